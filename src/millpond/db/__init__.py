@@ -1,0 +1,1 @@
+"""One database: connection, writer, turnstile, migrations."""

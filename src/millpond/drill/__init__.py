@@ -1,0 +1,1 @@
+"""Faults on purpose: the fault lane server and what is run against it."""

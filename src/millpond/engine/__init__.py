@@ -1,0 +1,1 @@
+"""What makes jobs move: owners, and the drainer that performs journeys."""

@@ -1,0 +1,48 @@
+"""What a lane is to the engine: something that makes one call and tells what it saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from millpond.rules.job import Work
+from millpond.rules.outcome import Evidence
+from millpond.rules.policy import LanePolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call to make: one attempt, one request on the wire.
+
+    `uid` is the attempt's, `deadline_ms` the wall-clock end of its total deadline (for handlers that want to know).
+    """
+
+    uid: str
+    work: Work
+    idempotency_key: str
+    attempt_no: int
+    deadline_ms: int
+
+
+@runtime_checkable
+class Lane(Protocol):
+    """An executor. `call` never raises for what the far side does: every ending is Evidence.
+
+    A lane makes exactly one request per call and retries nothing itself. Cancelling the task that awaits `call` closes
+    the connection; the engine does so only when nobody may wait for the reply any more.
+    """
+
+    policy: LanePolicy
+
+    async def call(self, call: Call) -> Evidence:
+        """Make the call and say what was seen."""
+        ...
+
+    async def close(self) -> None:
+        """Give back connections. May be called twice."""
+        ...
+
+
+LaneFactory = Callable[[LanePolicy], Lane]
+"""What an entry point of the group `millpond.lanes` gives: policy in, lane out."""

@@ -1,0 +1,1 @@
+"""The queue's verbs, by theme, and the tables they move."""
