@@ -1,4 +1,4 @@
-"""The few exceptions, for misuse and for what a handler wants to say. Expected endings of calls are values, not exceptions.
+"""The few exceptions, for misuse and for what a handler wants to say. Expected endings of calls are values instead.
 
 MillpondError
 ├── UsageError            the caller asked for something that cannot be (exit 2)

@@ -19,8 +19,8 @@ ServiceClass = Literal["realtime", "batch"]
 Disposition = Literal["new", "joined", "reused"]
 Outcome = Literal["ok", "retryable", "saturated", "lane_down", "ambiguous", "unfit", "permanent", "unusable"]
 Resolution = Literal["pin", "same", "ask", "fail", "late", "recalled", "absent", "nobody"]
-"""How an ambiguous attempt was decided: by policy (`pin same ask fail`), by evidence (`late recalled absent`), or because
-nobody asks for its key any more (`nobody`)."""
+"""How an ambiguous attempt was decided: by policy (`pin same ask fail`), by evidence (`late recalled absent`), or
+because nobody asks for its key any more (`nobody`)."""
 
 
 @dataclass(frozen=True, slots=True)

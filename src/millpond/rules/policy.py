@@ -37,7 +37,7 @@ class LanePolicy:
 
     name: str
     kind: str = "chat"
-    """`chat`, `command` (subprocess), `python` (module:callable), `callable` (given in code); "" where the file says none."""
+    """`chat`, `command` (subprocess), `python` (module:callable), `callable` (given in code); "" if not said."""
     tier: str = "free"
     price: PriceRule = UNKNOWN_PRICE
     base_url: str = ""
@@ -97,7 +97,7 @@ class LanePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The pause before a retryable attempt is repeated: first_ms doubled each time up to cap_ms; jitter is only added."""
+    """The pause before a retryable attempt is repeated: first_ms doubled each time up to cap_ms, plus jitter."""
 
     first_ms: int = 500
     cap_ms: int = 60_000

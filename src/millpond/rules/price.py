@@ -9,7 +9,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class PriceRule:
-    """How a lane's calls are priced: `unknown`, `free` (stated 0), `auto` (genai-prices by model), or `stated` figures."""
+    """How a lane's calls are priced: `unknown`, `free` (stated 0), `auto` (genai-prices), or `stated` figures."""
 
     kind: Literal["unknown", "free", "auto", "stated"]
     input_usd_per_mtok: Decimal | None = None
