@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Literal
 
 from millpond.rules.errors import SettingsError, UnknownLane
@@ -15,6 +16,8 @@ from millpond.rules.price import UNKNOWN_PRICE, PriceRule
 AfterHold = Literal["pin", "same", "ask", "fail"]
 Idempotency = Literal["none", "reject", "replay"]
 Recall = Literal["none", "store", "background"]
+Spill = Literal["never", "when_late"] | int
+"""Crossing to a dearer lane for want of room: never, when the due time would be missed, or after so many ms of waiting."""
 
 FREE_FIRST_BYTE_MS = 300_000
 """First byte deadline of lanes priced 0: local models load and queue (DESIGN §6, O20)."""
@@ -83,6 +86,16 @@ class LanePolicy:
     dedup_header: str = "Idempotency-Key"
     proxy: str = ""
     ca_file: str = ""
+    rpm: int | None = None
+    """Requests a minute that the provider grants. Read once admission paces lanes; until then a 429 closes the lane."""
+    tpm: int | None = None
+    """Tokens a minute that the provider grants. Read together with `rpm`."""
+    daily_requests: int | None = None
+    """Requests a day that the provider grants; the day turns in `reset_tz`. Read together with `rpm`."""
+    daily_tokens: int | None = None
+    """Tokens a day that the provider grants. Read together with `rpm`."""
+    reset_tz: str = "UTC"
+    """Time zone in which the provider's day turns, by its IANA name. Read together with `rpm`."""
     enabled: bool = True
 
     @property
@@ -141,6 +154,14 @@ class Policy:
     """A foreground drain ends when nothing is ready, in flight or due within this."""
     grace_ms: int = 30_000
     """How long the first signal waits for calls in flight."""
+    spill: Spill | None = None
+    """None: `when_late` for a job with a due time, else never. Read once crossing for want of room exists."""
+    caps: Mapping[str, Decimal] = field(default_factory=dict[str, Decimal])
+    """Name (`all`, or a lane) -> USD a day, days in `tz`. Read by the spend book."""
+    alerts: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Name of a measure -> the value above which it alerts. Read by the report."""
+    tz: str = "UTC"
+    """Time zone of a cap's day, by its IANA name."""
 
     def lane(self, name: str) -> LanePolicy:
         """The lane of that name; raises UnknownLane naming those that exist."""
