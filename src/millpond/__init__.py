@@ -1,0 +1,105 @@
+"""A durable lane queue for LLM work: the public names, each loaded when it is first asked for (PEP 562)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from millpond.queue import Queue, read
+    from millpond.rules.errors import (
+        Ambiguous,
+        BudgetClosed,
+        KeyConflict,
+        LeaseLost,
+        LockHeld,
+        MillpondError,
+        MissingKey,
+        Permanent,
+        QueueBusy,
+        QueueUnavailable,
+        Retryable,
+        Saturated,
+        SchemaTooNew,
+        SettingsError,
+        Undeliverable,
+        UnknownLane,
+        UsageError,
+    )
+    from millpond.rules.job import (
+        Attempt,
+        BulkReport,
+        Event,
+        Image,
+        Job,
+        Lease,
+        Prompt,
+        Receipt,
+        Reply,
+        Request,
+        Result,
+    )
+    from millpond.rules.policy import Policy
+
+    __version__: str
+
+__all__ = [
+    "Ambiguous",
+    "Attempt",
+    "BudgetClosed",
+    "BulkReport",
+    "Event",
+    "Image",
+    "Job",
+    "KeyConflict",
+    "Lease",
+    "LeaseLost",
+    "LockHeld",
+    "MillpondError",
+    "MissingKey",
+    "Permanent",
+    "Policy",
+    "Prompt",
+    "Queue",
+    "QueueBusy",
+    "QueueUnavailable",
+    "Receipt",
+    "Reply",
+    "Request",
+    "Result",
+    "Retryable",
+    "Saturated",
+    "SchemaTooNew",
+    "SettingsError",
+    "Undeliverable",
+    "UnknownLane",
+    "UsageError",
+    "read",
+]
+
+_ROOMS = {
+    "millpond.queue": "Queue read",
+    "millpond.rules.errors": "Ambiguous BudgetClosed KeyConflict LeaseLost LockHeld MillpondError MissingKey Permanent"
+    " QueueBusy QueueUnavailable Retryable Saturated SchemaTooNew SettingsError Undeliverable UnknownLane UsageError",
+    "millpond.rules.job": "Attempt BulkReport Event Image Job Lease Prompt Receipt Reply Request Result",
+    "millpond.rules.policy": "Policy",
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its room, or the version from the installed package."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version("millpond")
+    elif name in _ROOM_OF:
+        value = getattr(import_module(_ROOM_OF[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
