@@ -233,6 +233,8 @@ class Lease:
     owner: str
     lane: str
     service_class: ServiceClass
+    route: str
+    """Its intent or command type: what routing goes by."""
     has_history: bool
     """Whether the key has earlier attempts that routing must read."""
 

@@ -1,0 +1,248 @@
+"""The drainer: leases what ranks first while lanes have room, sets journeys going, and stops gently."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from millpond.engine.perform import Happening, Performer, boot_ms
+from millpond.engine.scribe import Scribe
+from millpond.engine.tab import LaneTab, Tab
+from millpond.lanes.lane import Lane
+from millpond.report.summary import Reason, Summary
+from millpond.rules.admission import LaneLoad, room
+from millpond.rules.policy import Policy
+from millpond.rules.router import lanes_for
+from millpond.store import lease as leasing
+from millpond.store.store import LaneRow, Store
+
+POLL_MS = 100
+"""How often other processes' writes are looked for while idle: one PRAGMA, no row is read until somebody committed."""
+
+
+@dataclass(slots=True)
+class Until:
+    """When a drain ends. Nothing set: when nothing is ready, in flight or due within the policy's idle_exit_ms."""
+
+    until_empty: bool = False
+    daemon: bool = False
+    max_jobs: int | None = None
+
+
+class Drainer:
+    """Performs journeys until told or until there is nothing left. One per SQLite queue; the caller holds the lock.
+
+    `stop()` once: no further lease, calls in flight may finish within the policy's grace. Twice: they are cut, which
+    makes them ambiguous. Both may be called from any thread or signal handler of the loop's process.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        policy: Policy,
+        lanes: Mapping[str, Lane],
+        owner: str,
+        *,
+        rng: random.Random | None = None,
+        registry: Mapping[str, Any] | None = None,
+        tell: Callable[[Happening], None] | None = None,
+        boot_ms: Callable[[], int] = boot_ms,
+    ) -> None:
+        self._store = store
+        self._policy = policy
+        self._lanes = lanes
+        self._owner = owner
+        self._registry = registry
+        self._boot_ms = boot_ms
+        self._tell = tell or _silence
+        self._rng = rng or random.Random()
+        self.tab = Tab({name: LaneTab() for name in lanes})
+        self._closed: dict[str, LaneRow] = {}
+        self._journeys: set[asyncio.Task[None]] = set()
+        self._stops = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._changed = asyncio.Event()
+        self._problem: BaseException | None = None
+
+    # --- from outside ---------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """First call: finish what is in flight. Second: cut it."""
+        self._stops += 1
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._heed_stop)
+
+    async def run(self, until: Until | None = None) -> Summary:
+        """Drain, and say what was done and what is left. Raises what broke an invariant, after calls have ended."""
+        until = until or Until()
+        self._loop = asyncio.get_running_loop()
+        self._scribe = Scribe(self._store.db)
+        self._performer = Performer(
+            self._store,
+            self._scribe,
+            self._policy,
+            self._lanes,
+            self.tab,
+            rng=self._rng,
+            tell=self._tell,
+            boot_ms=self._boot_ms,
+            is_stopping=lambda: self._stops > 0 or self._problem is not None,
+        )
+        cancelled = self._store.counts()["cancelled"]
+        try:
+            while self._store.unroute(self._lanes):
+                pass  # each round is bounded; lanes that left the policy give their ready work back
+            reason = await self._drain(until)
+            await self._finish()
+        finally:
+            self._performer.cut()
+            if self._journeys:
+                await asyncio.wait(self._journeys)
+            self._scribe.close()
+        if self._problem is not None:
+            raise self._problem
+        counts = self._store.counts()
+        return self.tab.summary(reason, counts, counts["cancelled"] - cancelled, self._store.next_due_ms())
+
+    # --- the loop -------------------------------------------------------------------------------------------------
+
+    async def _drain(self, until: Until) -> Reason:
+        while True:
+            self._changed.clear()
+            version = self._store.db.data_version()
+            if self._problem is not None:
+                return "stopped"
+            if self._stops:
+                return "signal"
+            if until.max_jobs is not None and self.tab.done + self.tab.failed >= until.max_jobs:
+                return "max_jobs"
+            if await self._lease(until):
+                continue
+            if ended := await self._scribe.look(partial(self._is_over, until)):
+                return ended
+            await self._wait(version)
+
+    async def _lease(self, until: Until) -> int:
+        """Lease into every free slot and set the journeys going; how many."""
+        self._closed = await self._scribe.look(self._store.closed_lanes)
+        now_ms = self._store.now_ms()
+        free = {name: room(lane.policy, self._load(name), now_ms) for name, lane in self._lanes.items()}
+        limit = sum(free.values())
+        if until.max_jobs is not None:
+            limit = min(limit, until.max_jobs - self.tab.done - self.tab.failed - self.tab.in_flight)
+        if limit <= 0 or not await self._scribe.look(partial(self._has_work, [n for n, f in free.items() if f])):
+            return 0
+        leases = await self._scribe.write(
+            partial(
+                leasing.lease,
+                owner=self._owner,
+                room=free,
+                limit=limit,
+                now_ms=now_ms,
+                wake_rows=self._policy.wake_chunk_rows,
+                fair_every=self._policy.fair_every,
+                route=self._first_lane,
+                registry=self._registry,
+            ),
+            full=False,
+        )
+        taken = self._boot_ms()
+        for lease in leases:
+            self.tab.lanes[lease.lane].in_flight += 1
+            order = self._order(lease.work, lease.route)
+            task = asyncio.create_task(self._performer.perform(lease, order, taken))
+            self._journeys.add(task)
+            task.add_done_callback(partial(self._journey_ended, lease.lane))
+        return len(leases)
+
+    def _has_work(self, lanes: list[str]) -> bool:
+        """Whether a lease would find anything: asked by a reader first, so that an idle drainer writes nothing."""
+        due = self._store.next_due_ms()
+        if due is not None and due <= self._store.now_ms():
+            return True
+        return any(self._store.any_ready(lane) for lane in ("", *lanes))
+
+    def _is_over(self, until: Until) -> Reason | None:
+        """Whether nothing is left that this drain should wait for."""
+        if until.daemon or self._journeys:
+            return None
+        counts = self._store.counts()
+        if not counts["ready"] and not counts["waiting"] and not counts["leased"]:
+            return "empty"
+        next_ms = self._next_ms()
+        if next_ms is None:
+            return "idle"  # only a person or another process can move what is left
+        if until.until_empty or next_ms - self._store.now_ms() <= self._policy.idle_exit_ms:
+            return None
+        return "idle"
+
+    def _next_ms(self) -> int | None:
+        """When something can next be leased by the clock alone: a due job, or a lane with ready work that reopens."""
+        due = self._store.next_due_ms()
+        reopening = [
+            row.closed_until_ms
+            for name, row in self._closed.items()
+            if name in self._lanes and row.closed_until_ms is not None and self._store.any_ready(name)
+        ]
+        open_with_work = [
+            self._store.now_ms() for name in self._lanes if name not in self._closed and self._store.any_ready(name)
+        ]
+        return min([*([due] if due is not None else []), *reopening, *open_with_work], default=None)
+
+    async def _wait(self, version: int) -> None:
+        """Until a slot is free, somebody committed, or something is due."""
+        next_ms = await self._scribe.look(self._next_ms)
+        while not self._changed.is_set():
+            left = POLL_MS if next_ms is None else max(next_ms - self._store.now_ms(), 1)
+            try:
+                await asyncio.wait_for(self._changed.wait(), min(left, POLL_MS) / 1000)
+            except TimeoutError:
+                is_due = next_ms is not None and next_ms <= self._store.now_ms()
+                if is_due or self._store.db.data_version() != version:
+                    return
+
+    def _load(self, lane: str) -> LaneLoad:
+        closed = self._closed.get(lane)
+        return LaneLoad(
+            in_flight=self.tab.lanes[lane].in_flight,
+            closed_until_ms=closed.closed_until_ms if closed else None,
+            needs_person=closed is not None and closed.closed_until_ms is None,
+        )
+
+    def _first_lane(self, work: Any, route: str) -> str | None:
+        order = self._order(work, route)
+        return order[0] if order else None
+
+    def _order(self, work: Any, route: str) -> tuple[str, ...]:
+        return tuple(name for name in lanes_for(work, route, self._policy) if name in self._lanes)
+
+    def _journey_ended(self, lane: str, task: asyncio.Task[None]) -> None:
+        self._journeys.discard(task)
+        self.tab.lanes[lane].in_flight -= 1
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            self._problem = problem  # a broken invariant or a dead disk: stop rather than go on guessing
+        self._changed.set()
+
+    # --- stopping -------------------------------------------------------------------------------------------------
+
+    def _heed_stop(self) -> None:
+        self._changed.set()
+        if self._stops > 1:
+            self._performer.cut()
+
+    async def _finish(self) -> None:
+        """Let what is in flight end: within the grace after a stop, without a limit otherwise."""
+        if not self._journeys:
+            return
+        grace = self._policy.grace_ms / 1000 if self._stops or self._problem else None
+        _, late = await asyncio.wait(self._journeys, timeout=grace)
+        if late:
+            self._performer.cut()
+
+
+def _silence(_: Happening) -> None:
+    """Nobody wants to be told."""

@@ -1,0 +1,279 @@
+"""Performs journeys: each effect that one asks for, on the store through the scribe, on its lane, on the clock."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from millpond.engine.scribe import Scribe
+from millpond.engine.tab import Tab
+from millpond.lanes.lane import Call as LaneCall
+from millpond.lanes.lane import Lane
+from millpond.rules import journey as steps
+from millpond.rules.admission import Admitted, LaneLoad, ParkUntil, admit
+from millpond.rules.errors import LeaseLost
+from millpond.rules.job import Lease
+from millpond.rules.journey import Closing, Effect, Facts, Heard, Recorded, Silence, journey, worst_bill
+from millpond.rules.outcome import Evidence
+from millpond.rules.policy import Policy
+from millpond.store import ledger, settle
+from millpond.store.store import Store, standing
+
+
+def boot_ms() -> int:
+    """Milliseconds on a clock that counts suspend: a lease's age is judged by it before anything is sent."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime_ns(clock) // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One thing that is told while work goes on. `kind`: `ended` (an attempt), `done`, `failed`, `held`, `closed`."""
+
+    kind: str
+    job_id: int | None
+    lane: str
+    words: str
+
+
+class Performer:
+    """Performs the journeys of one drain. `cut` ends every call in flight, which makes them ambiguous."""
+
+    def __init__(
+        self,
+        store: Store,
+        scribe: Scribe,
+        policy: Policy,
+        lanes: Mapping[str, Lane],
+        tab: Tab,
+        *,
+        rng: random.Random,
+        tell: Callable[[Happening], None],
+        boot_ms: Callable[[], int],
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self.store = store
+        self.scribe = scribe
+        self.policy = policy
+        self.lanes = lanes
+        self.tab = tab
+        self.rng = rng
+        self.tell = tell
+        self.boot_ms = boot_ms
+        self.is_stopping = is_stopping
+        self.calls: dict[str, asyncio.Task[Evidence]] = {}
+
+    async def perform(self, lease: Lease, order: Sequence[str], taken_boot_ms: int) -> None:
+        """Take one leased job as far as it goes now. A lease that was lost meanwhile ends it quietly."""
+        flight = _Flight(self, lease, taken_boot_ms)
+        course = journey(lease, self.policy, order)
+        answer: Any = None
+        try:
+            while True:
+                answer = await flight.do(course.send(answer))
+        except StopIteration:
+            return
+        except LeaseLost:
+            self.tab.skipped += 1  # cancelled, answered or reclaimed meanwhile: the job is somebody else's now
+
+    def cut(self) -> None:
+        """Give up every call in flight: its connection is closed, its end is unknown."""
+        for call in self.calls.values():
+            call.cancel()
+
+
+class _Flight:
+    """One journey under way. Each effect of `rules.journey` has its method here."""
+
+    def __init__(self, ground: Performer, lease: Lease, taken_boot_ms: int) -> None:
+        self._ = ground
+        self.lease = lease
+        self.taken_boot_ms = taken_boot_ms
+        self.detached = False
+
+    async def do(self, effect: Effect) -> Any:
+        """Perform one effect and return what the journey asked to know."""
+        return await _PERFORM[type(effect)](self, effect)
+
+    async def look_back(self, effect: steps.LookBack) -> Facts:
+        store = self._.store
+        return await self._.scribe.look(partial(store.look_back, self.lease))
+
+    async def resolve(self, effect: steps.Resolve) -> None:
+        lane = self._.policy.lane(effect.lane)
+        worst = worst_bill(self.lease.work, lane, self._.store.now_ms())
+        if effect.choice != "fail":
+            self._.tab.paid_again(worst)
+        await self._.scribe.write(
+            partial(
+                settle.resolve,
+                uid=effect.uid,
+                choice=effect.choice,
+                worst=worst,
+                certain=lane.price.kind == "free",
+                now_ms=self._.store.now_ms(),
+            )
+        )
+
+    async def admit(self, effect: steps.Admit) -> Admitted | ParkUntil:
+        if self._.is_stopping():
+            return ParkUntil(None, "this drain is stopping")
+        closed = (await self._.scribe.look(self._.store.closed_lanes)).get(effect.lane)
+        load = LaneLoad(
+            in_flight=self._.tab.lanes[effect.lane].in_flight,
+            closed_until_ms=closed.closed_until_ms if closed else None,
+            needs_person=closed is not None and closed.closed_until_ms is None,
+        )
+        return admit(self._.policy.lane(effect.lane), load, self._.store.now_ms())
+
+    async def record(self, effect: steps.Record) -> Recorded | None:
+        lane = self._.policy.lane(effect.lane)
+        recorded = await self._.scribe.write(
+            partial(
+                ledger.record,
+                lease=self.lease,
+                uid=uuid4().hex,
+                lane=lane.name,
+                tier=lane.tier,
+                now_ms=self._.store.now_ms(),
+            )
+        )
+        if recorded is None:
+            self._.tell(Happening("held", self.lease.job_id, lane.name, "another call of its key is not decided"))
+        return recorded
+
+    async def call(self, effect: steps.Call) -> Heard | Silence:
+        if self._.boot_ms() - self.taken_boot_ms >= self._.policy.lease_ms:
+            # We slept between lease and call (suspend, SIGSTOP): others may have given us up. Nothing was sent.
+            return self._heard(
+                Evidence(sent="no", said="retryable", code="lease_too_old", message="slept before the call")
+            )
+        lane = self._.lanes[effect.lane]
+        call = LaneCall(
+            uid=effect.uid,
+            work=self.lease.work,
+            idempotency_key=self.lease.idempotency_key,
+            attempt_no=effect.attempt_no,
+            deadline_ms=self._.store.now_ms() + lane.policy.deadlines.total_ms,
+        )
+        self._.calls[effect.uid] = asyncio.create_task(lane.call(call), name=f"call {effect.uid}")
+        return await self._hear(effect.uid, effect.soft_timeout_ms)
+
+    async def detach(self, effect: steps.Detach) -> None:
+        self.detached = True
+        await self._.scribe.write(
+            partial(
+                settle.detach,
+                uid=effect.uid,
+                job=standing(self.lease),
+                hold_ms=effect.hold_ms,
+                now_ms=self._.store.now_ms(),
+            )
+        )
+        self._.tell(
+            Happening("held", self.lease.job_id, self.lease.lane, f"no reply yet; listened to for {effect.hold_ms} ms")
+        )
+
+    async def listen(self, effect: steps.Listen) -> Heard | Silence:
+        return await self._hear(effect.uid, effect.for_ms)
+
+    async def stop_listening(self, effect: steps.StopListening) -> None:
+        await self._.scribe.write(partial(settle.stop_listening, uid=effect.uid, now_ms=self._.store.now_ms()))
+
+    async def settle(self, effect: steps.Settle) -> None:
+        ending = effect.ending
+        settled = await self._.scribe.write(
+            partial(
+                settle.settle,
+                uid=effect.uid,
+                ending=ending,
+                then=effect.then,
+                lane=effect.lane,
+                job=None if self.detached else standing(self.lease),
+                now_ms=self._.store.now_ms(),
+            )
+        )
+        self._.tab.ended(effect.lane, ending)
+        await self._count_refusals(effect.lane)
+        self._report(effect, settled)
+
+    async def give(self, effect: steps.Give) -> None:
+        given = await self._.scribe.write(
+            partial(settle.give, job=standing(self.lease), then=effect.then, now_ms=self._.store.now_ms()),
+            full=effect.then.move == "fail",
+        )
+        if not given:
+            raise LeaseLost(ledger.lost(self.lease))
+        if effect.then.move == "fail":
+            self._failed(self.lease.lane, effect.then.reason or "")
+
+    async def _hear(self, uid: str, for_ms: int | None) -> Heard | Silence:
+        """Wait for the call, at most so long. A lane that raises has a bug: what it did is unknown."""
+        call = self._.calls[uid]
+        done, _ = await asyncio.wait({call}, timeout=for_ms / 1000 if for_ms is not None else None)
+        if not done:
+            return Silence(self._.store.now_ms())
+        del self._.calls[uid]
+        if call.cancelled():
+            return self._heard(
+                Evidence(sent="yes", failure="cancelled", message="the drain was stopped during the call")
+            )
+        if (problem := call.exception()) is not None:
+            words = f"{type(problem).__name__}: {problem}"
+            return self._heard(Evidence(sent="yes", failure="exception", message=words))
+        return self._heard(call.result())
+
+    def _heard(self, evidence: Evidence) -> Heard:
+        return Heard(evidence, self._.store.now_ms(), self._.rng.random())
+
+    async def _count_refusals(self, lane: str) -> None:
+        """A lane that refuses connection after connection is down: close it for a while rather than burn attempts."""
+        policy, tab = self._.policy, self._.tab.lanes[lane]
+        if tab.refusals < policy.lane_down_after:
+            return
+        now_ms = self._.store.now_ms()
+        closing = Closing(
+            now_ms + policy.lane_down_probe_ms, f"connection refused {tab.refusals} times in a row", "down"
+        )
+        tab.refusals = 0
+        await self._.scribe.write(partial(settle.close_lane, lane=lane, closing=closing, now_ms=now_ms))
+        self._.tell(Happening("closed", None, lane, closing.reason))
+
+    def _report(self, effect: steps.Settle, settled: settle.Settled) -> None:
+        ending, job_id = effect.ending, self.lease.job_id
+        classified = ending.classified
+        words = f"{ending.outcome}" + (f" ({classified.code})" if classified.code not in ("", ending.outcome) else "")
+        self._.tell(Happening("ended", job_id, effect.lane, words))
+        if settled.moved and ending.outcome == "ok":
+            self._.tab.answered(settled.requests, ending.cost)
+            self._.tell(Happening("done", settled.job_id, effect.lane, f"answers {settled.requests} requests"))
+        elif ending.outcome == "ok":
+            self._.tab.paid_again(ending.cost)
+        elif effect.then.move == "fail" and settled.moved:
+            self._failed(effect.lane, effect.then.reason or "")
+        if ending.closing is not None:
+            self._.tell(Happening("closed", None, effect.lane, ending.closing.reason))
+
+    def _failed(self, lane: str, reason: str) -> None:
+        self._.tab.failed += 1
+        self._.tell(Happening("failed", self.lease.job_id, lane, reason))
+
+
+_PERFORM: dict[type[Any], Callable[[_Flight, Any], Any]] = {
+    steps.LookBack: _Flight.look_back,
+    steps.Resolve: _Flight.resolve,
+    steps.Admit: _Flight.admit,
+    steps.Record: _Flight.record,
+    steps.Call: _Flight.call,
+    steps.Detach: _Flight.detach,
+    steps.Listen: _Flight.listen,
+    steps.StopListening: _Flight.stop_listening,
+    steps.Settle: _Flight.settle,
+    steps.Give: _Flight.give,
+}

@@ -1,0 +1,114 @@
+"""What a drain has done so far, kept as it goes: the figures of its Summary."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from millpond.report.summary import LaneSummary, Reason, Summary
+from millpond.rules.journey import Ending
+from millpond.rules.price import Cost
+
+
+@dataclass(slots=True)
+class LaneTab:
+    """One lane's running figures; `in_flight` counts journeys that hold a slot, detached ones included."""
+
+    in_flight: int = 0
+    attempts: int = 0
+    outcomes: dict[str, int] = field(default_factory=lambda: defaultdict[str, int](int))
+    tokens_in: int = 0
+    tokens_out: int = 0
+    spent: Decimal = Decimal(0)
+    unpriced: int = 0
+    refusals: int = 0
+    """Connections refused in a row."""
+
+    def summary(self) -> LaneSummary:
+        """The same as a frozen value."""
+        return LaneSummary(
+            attempts=self.attempts,
+            ok=self.outcomes["ok"],
+            ambiguous=self.outcomes["ambiguous"],
+            saturated=self.outcomes["saturated"],
+            tokens_in=self.tokens_in,
+            tokens_out=self.tokens_out,
+            spent_usd=self.spent,
+            unpriced=self.unpriced,
+        )
+
+
+@dataclass(slots=True)
+class Tab:
+    """A drain's running figures."""
+
+    lanes: dict[str, LaneTab]
+    done: int = 0
+    failed: int = 0
+    skipped: int = 0
+    saved: int = 0
+    saved_usd: Decimal | None = Decimal(0)
+    twice: int = 0
+    twice_usd: Decimal | None = Decimal(0)
+
+    @property
+    def in_flight(self) -> int:
+        """Journeys under way over all lanes."""
+        return sum(lane.in_flight for lane in self.lanes.values())
+
+    def ended(self, lane: str, ending: Ending) -> None:
+        """An attempt came to an end."""
+        tab = self.lanes[lane]
+        tab.attempts += 1
+        tab.outcomes[ending.outcome] += 1
+        tab.refusals = tab.refusals + 1 if ending.classified.lane_close == "count" else 0
+        usage = ending.evidence.usage or (ending.evidence.reply.usage if ending.evidence.reply else None)
+        if usage is not None:
+            tab.tokens_in += usage.tokens_in or 0
+            tab.tokens_out += usage.tokens_out or 0
+        if ending.cost is not None:
+            tab.spent += ending.cost.usd
+        elif ending.outcome in ("ok", "unusable"):
+            tab.unpriced += 1
+
+    def answered(self, requests: int, cost: Cost | None) -> None:
+        """A job became done; all its requests but the first were saved a call of their own."""
+        self.done += 1
+        self.saved += max(requests - 1, 0)
+        if requests > 1 and self.saved_usd is not None:
+            self.saved_usd = self.saved_usd + cost.usd * (requests - 1) if cost is not None else None
+
+    def paid_again(self, cost: Cost | None) -> None:
+        """A call beyond the one that answers may have been billed. One that surely cost nothing is not counted."""
+        if cost is not None and cost.usd == 0:
+            return
+        self.twice += 1
+        if self.twice_usd is not None:
+            self.twice_usd = self.twice_usd + cost.usd if cost is not None else None
+
+    def summary(self, reason: Reason, counts: dict[str, int], cancelled: int, next_due_ms: int | None) -> Summary:
+        """The figures, with what the queue holds now."""
+        lanes = {name: tab.summary() for name, tab in self.lanes.items()}
+        return Summary(
+            done=self.done,
+            failed=self.failed,
+            cancelled=cancelled,
+            waiting=counts["waiting"],
+            held=counts["held"],
+            ready=counts["ready"],
+            offloaded=counts["offloaded"],
+            skipped=self.skipped,
+            next_due_ms=next_due_ms,
+            attempts=sum(lane.attempts for lane in lanes.values()),
+            tokens_in=sum(lane.tokens_in for lane in lanes.values()),
+            tokens_out=sum(lane.tokens_out for lane in lanes.values()),
+            spent_usd=sum((lane.spent_usd for lane in lanes.values()), Decimal(0)),
+            unpriced=sum(lane.unpriced for lane in lanes.values()),
+            saved_by_dedup=self.saved,
+            saved_usd=self.saved_usd,
+            paid_twice=self.twice,
+            paid_twice_usd=self.twice_usd,
+            by_lane=lanes,
+            reason=reason,
+        )

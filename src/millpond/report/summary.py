@@ -1,0 +1,81 @@
+"""What a drain did, and what it left: the figures, and the same in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Literal
+
+Reason = Literal["empty", "idle", "max_jobs", "budget", "stopped", "signal", "lock_held"]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSummary:
+    """One lane's part of a drain. `spent_usd` counts calls with a known price; `unpriced` those without."""
+
+    attempts: int = 0
+    ok: int = 0
+    ambiguous: int = 0
+    saturated: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    spent_usd: Decimal = Decimal(0)
+    unpriced: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a drain did (jobs, attempts, money) and what it left (`waiting` to `next_due_ms`, as the queue stands now).
+
+    `paid_twice` counts calls beyond the one that answered which may have been billed: late losers, and ambiguous
+    attempts after which policy paid again; calls on lanes priced 0 are never among them. `paid_twice_usd` is None where
+    one of them has no known price. `saved_usd` likewise.
+    """
+
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    waiting: int = 0
+    held: int = 0
+    ready: int = 0
+    offloaded: int = 0
+    skipped: int = 0
+    next_due_ms: int | None = None
+    attempts: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    spent_usd: Decimal = Decimal(0)
+    unpriced: int = 0
+    saved_by_dedup: int = 0
+    saved_usd: Decimal | None = Decimal(0)
+    paid_twice: int = 0
+    paid_twice_usd: Decimal | None = Decimal(0)
+    by_lane: Mapping[str, LaneSummary] = field(default_factory=dict[str, LaneSummary])
+    reason: Reason = "empty"
+    holder: str | None = None
+
+    def in_words(self) -> str:
+        """One line: `done 298 · failed 2 · spent $0.49 · saved $0.37 by 21 joined · 0 paid twice · …`."""
+        if self.reason == "lock_held":
+            return f"nothing drained: {self.holder} drains this queue"
+        parts = [f"done {self.done:,}", f"failed {self.failed:,}"]
+        parts += [f"cancelled {self.cancelled:,}"] if self.cancelled else []
+        parts.append(f"spent {usd(self.spent_usd)}" + (f" + {self.unpriced:,} calls unpriced" if self.unpriced else ""))
+        parts.append(f"saved by dedup {self.saved_by_dedup:,} ({usd(self.saved_usd)})")
+        parts.append(f"paid twice {self.paid_twice:,}" + (f" ({usd(self.paid_twice_usd)})" if self.paid_twice else ""))
+        if self.done:
+            parts.append(f"{(self.tokens_in + self.tokens_out) // self.done:,} tokens/artifact")
+        left = [f"{name} {n:,}" for name in ("ready", "waiting", "offloaded") if (n := getattr(self, name))]
+        if left:
+            parts.append("left: " + ", ".join(left) + (f" ({self.held:,} held)" if self.held else ""))
+        return " · ".join(parts)
+
+
+def usd(amount: Decimal | None) -> str:
+    """An amount for people: `$0.37`, four decimals below a dime, `unknown` where it is."""
+    if amount is None:
+        return "unknown"
+    if amount == 0:
+        return "$0.00"
+    return f"${amount:,.2f}" if amount >= Decimal("0.10") else f"${amount:,.4f}"

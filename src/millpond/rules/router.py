@@ -1,0 +1,116 @@
+"""Which lane next, and what follows an outcome. The failure class decides, not the number of retries alone.
+
+The lanes that may serve a job stand in the user's order; routing only ever walks forward along it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.rules.job import Outcome, Prompt, Resolution, ServiceClass
+from millpond.rules.policy import Backoff, LanePolicy, Policy
+
+NOT_COUNTED: frozenset[Outcome] = frozenset({"ok", "saturated", "lane_down"})
+"""Outcomes that use up no attempt (OUTCOMES.md, third column)."""
+
+NO_BLIND_RETRY = "truncated"
+"""The unusable reply that the same cap would only cut again (O04)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What routing must know of one past attempt of a key."""
+
+    lane: str
+    outcome: Outcome
+    resolution: Resolution | None = None
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The lane of the next attempt; `tries` counted attempts were made there already."""
+
+    lane: str
+    tries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """No further attempt: why, as `code: words`."""
+
+    reason: str
+
+
+def lanes_for(work: Any, route: str, policy: Policy) -> tuple[str, ...]:
+    """The enabled lanes that may serve this work and declare that they can, in the user's order.
+
+    `route` is its intent or command type. A model that the caller named admits only lanes offering it; schema, tools
+    and images only lanes that take them. A command goes to code (`callable`, `python`, `command`), never to a model.
+    """
+    return tuple(name for name in policy.order_for(route) if _can(policy.lanes[name], work))
+
+
+def _can(lane: LanePolicy, work: Any) -> bool:
+    runs_code = lane.kind in ("callable", "python", "command")
+    if not isinstance(work, Prompt):
+        return runs_code
+    return (
+        (work.model is None or runs_code or lane.offers(work.model))
+        and (not work.schema or lane.supports_schema)
+        and (not work.tools or lane.supports_tools)
+        and (not work.images or lane.supports_images)
+    )
+
+
+def next_lane(history: Sequence[Tried], policy: Policy, order: Sequence[str], start: str = "") -> Step | Exhausted:
+    """Walk the order by what was tried, oldest first, from `start` on.
+
+    retryable and `same` stay within the lane's max_attempts; a pin, unfit or a spent lane goes one further; permanent
+    ends it unless the lane pins on permanent; unusable has its own budget over all lanes.
+    """
+    if start and start not in order:
+        order = (start,)  # a lane that the caller asked for by name, outside the routing
+    if not order:
+        return Exhausted("unfit: no configured lane can serve this work")
+    at = order.index(start) if start else 0
+    tries = unusable = 0
+    for one in history:
+        if one.lane not in order or order.index(one.lane) < at or one.outcome in NOT_COUNTED:
+            continue
+        if order.index(one.lane) > at:
+            at, tries = order.index(one.lane), 0
+        lane = policy.lane(one.lane)
+        pinned = one.outcome in lane.pin_on and (one.outcome != "ambiguous" or one.resolution == "pin")
+        if one.outcome == "unusable":
+            unusable += 1
+            if one.code == NO_BLIND_RETRY or unusable >= policy.max_unusable_per_job:
+                return Exhausted(f"{one.code or one.outcome}: {unusable} paid reply not usable, none reused")
+            continue
+        if one.outcome == "permanent" and not pinned:
+            return Exhausted(f"{one.code or one.outcome}: refused for good by lane {one.lane}")
+        tries += 1
+        spent = tries >= lane.max_attempts or one.outcome == "unfit"
+        if not (pinned or spent):
+            continue
+        if at + 1 < len(order):
+            at, tries = at + 1, 0
+        elif spent or one.outcome == "permanent":
+            return Exhausted(f"{one.code or one.outcome}: lanes exhausted, last {one.lane} after {tries} attempts")
+    return Step(order[at], tries)
+
+
+def backoff_ms(tries: int, backoff: Backoff, chance: float) -> int:
+    """The pause after the `tries`-th counted attempt on a lane, from 1; `chance` in [0, 1) adds jitter, never takes."""
+    pause = min(backoff.first_ms * 2 ** min(max(tries - 1, 0), 30), backoff.cap_ms)
+    return int(pause * (1 + backoff.jitter * chance))
+
+
+def hold_ms(lane: LanePolicy, policy: Policy, service_class: ServiceClass, due_ms: int | None, now_ms: int) -> int:
+    """How long an attempt whose end is unknown is held: min(hold, late window), not past a due still to be met."""
+    hold = min(lane.hold_ms.get(service_class, 0), policy.late_completion_window_ms)
+    if due_ms is not None and due_ms > now_ms:
+        hold = min(hold, due_ms - now_ms)
+    return hold

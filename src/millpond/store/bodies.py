@@ -1,0 +1,113 @@
+"""What is stored of work and replies, as JSON text, and how it is read back.
+
+JSON escapes control characters, so a NUL in a prompt or a reply never reaches a text column (O06), and both stores hold
+the same bytes. What cannot be UTF-8 (a lone surrogate in a reply) is escaped rather than refused: a reply is never lost
+for odd characters.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from millpond.rules.errors import Undeliverable
+from millpond.rules.job import Command, Image, Prompt, Reply, Usage, Work
+
+
+def dump(value: Any) -> str:
+    """Compact JSON text that always encodes to UTF-8; ValueError on NaN, TypeError on what JSON does not have."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text
+
+
+def dump_work(work: Work) -> str:
+    """A Prompt as its non-empty fields, a Command as its type, version, uid and payload."""
+    if isinstance(work, Command):
+        body = {"type": work.type, "version": work.version, "uid": work.uid, "payload": dict(work.payload)}
+        return dump({"command": body})
+    parts = {field.name: value for field in fields(Prompt) if (value := getattr(work, field.name))}
+    if "images" in parts:
+        parts["images"] = [_dump_image(image) for image in work.images]
+    return dump({"prompt": parts})
+
+
+def load_work(body: str) -> Work:
+    """The Prompt or Command that `dump_work` wrote."""
+    stored: dict[str, Any] = json.loads(body)
+    if "command" in stored:
+        return Command(**stored["command"])
+    parts: dict[str, Any] = stored["prompt"]
+    if "images" in parts:
+        parts["images"] = tuple(_load_image(image) for image in parts["images"])
+    return Prompt(**parts)
+
+
+def rehydrate(work: Work, registry: Mapping[str, Any] | None) -> Any:
+    """The registered model of a Command, validated anew; a Prompt as it is.
+
+    Without a registry a Command stays a Command. Raises Undeliverable for an unknown type or a payload that this
+    program's model refuses.
+    """
+    if not isinstance(work, Command) or registry is None:
+        return work
+    model = registry.get(work.type)
+    if model is None:
+        known = ", ".join(sorted(registry)) or "none"
+        raise Undeliverable(f"unknown command type {work.type!r}; registered types: {known}")
+    try:
+        return model.model_validate(dict(work.payload))
+    except ValueError as problem:  # pydantic's ValidationError is one
+        raise Undeliverable(f"command {work.type!r} no longer validates: {_first_line(problem)}") from problem
+
+
+def dump_reply(reply: Reply) -> str:
+    """A reply whole, with the provider's own body."""
+    usage = {"tokens_in": reply.usage.tokens_in, "tokens_out": reply.usage.tokens_out, "raw": reply.usage.raw}
+    parts = {
+        "text": reply.text,
+        "data": reply.data,
+        "finish_reason": reply.finish_reason,
+        "model": reply.model,
+        "usage": usage,
+        "request_id": reply.request_id,
+        "raw": reply.raw,
+    }
+    try:
+        return dump({name: value for name, value in parts.items() if value is not None})
+    except ValueError:  # NaN or Infinity in what the provider sent: kept as the words that Python writes
+        return json.dumps({name: value for name, value in parts.items() if value is not None})
+
+
+def load_reply(body: str) -> Reply:
+    """The Reply that `dump_reply` wrote."""
+    parts: dict[str, Any] = json.loads(body)
+    parts["usage"] = Usage(**parts["usage"])
+    return Reply(**parts)
+
+
+def _dump_image(image: Image) -> dict[str, str]:
+    if image.url:
+        return {"url": image.url}
+    return {"data": base64.b64encode(image.data).decode(), "media_type": image.media_type}
+
+
+def _load_image(stored: dict[str, str]) -> Image:
+    if "url" in stored:
+        return Image(url=stored["url"])
+    return Image(base64.b64decode(stored["data"]), stored["media_type"])
+
+
+def _first_line(problem: ValueError) -> str:
+    errors = getattr(problem, "errors", None)
+    if errors is None:
+        return str(problem).splitlines()[0]
+    first = errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "payload"
+    return f"{where}: {first['msg']}"

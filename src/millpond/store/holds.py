@@ -1,0 +1,45 @@
+"""When a key is blocked: an attempt of it is open, or its end is unknown and evidence can still come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from millpond.db.database import Transaction
+from millpond.rules.job import State
+from millpond.store.moves import move
+
+
+def blocking(tx: Transaction, key: str, now_ms: int) -> list[Any]:
+    """The attempts of this key that keep it from being called again, oldest first."""
+    return [row for row in tx.all("open_or_undecided", keys=[key]) if is_blocking(row, now_ms)]
+
+
+def is_blocking(attempt: Any, now_ms: int) -> bool:
+    """Open, listened to by a living owner, or still within its hold."""
+    if attempt.outcome is None or attempt.listener is not None:
+        return True
+    return attempt.hold_until_ms is not None and attempt.hold_until_ms > now_ms
+
+
+def hold_end_ms(blocked: Iterable[Any]) -> int | None:
+    """When the timer should look again; None if only an event can say: the end of an open attempt, or a listener."""
+    ends: list[int] = []
+    for attempt in blocked:
+        if attempt.outcome is None or attempt.listener is not None:
+            return None
+        ends.append(attempt.hold_until_ms)
+    return max(ends)
+
+
+def wake_key(tx: Transaction, key: str, now_ms: int) -> State | None:
+    """Whatever ends an attempt wakes its key's held job, whichever job made the attempt. Returns its state after."""
+    job = tx.one("live_job", key=key)
+    if job is None or job.wait_reason != "held":
+        return None
+    blocked = blocking(tx, key, now_ms)
+    if blocked:
+        tx.all("postpone_held", job_id=job.id, not_before_ms=hold_end_ms(blocked))
+        return "waiting"
+    move(tx, job, "wake", now_ms)
+    return "ready"

@@ -1,0 +1,100 @@
+"""The ledger: one row for each request that left for a lane or was about to, written before it leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from millpond.db.database import Transaction
+from millpond.rules.errors import LeaseLost
+from millpond.rules.job import Attempt, Lease
+from millpond.rules.journey import Facts, Recorded, Undecided
+from millpond.rules.price import from_micro
+from millpond.rules.router import Tried
+from millpond.store.holds import blocking, hold_end_ms
+from millpond.store.moves import move, note
+
+HISTORY_ROWS = 256
+"""Attempts of a key that routing reads. The lifetime cap of a job stands far below."""
+
+
+def record(tx: Transaction, lease: Lease, *, uid: str, lane: str, tier: str, now_ms: int) -> Recorded | None:
+    """Write the row of an attempt that is about to leave, under the fence.
+
+    None: nothing may be sent, and the job was moved instead. It is done where its key has an artifact in force (not
+    billed), held where another attempt of the key is open or may still bring evidence. Raises LeaseLost if the job is
+    no longer held under this lease, or its owner was declared dead.
+    """
+    job = tx.one("record_check", job_id=lease.job_id, lease_no=lease.lease_no, owner=lease.owner)
+    if job is None or job.owner_lives is None:
+        raise LeaseLost(lost(lease))
+    if job.artifact_id is not None:
+        move(tx, job, "answer", now_ms, artifact_id=job.artifact_id, by="artifact")
+        return None
+    blocked = blocking(tx, job.idempotency_key, now_ms)
+    if blocked:
+        move(tx, job, "hold", now_ms, not_before_ms=hold_end_ms(blocked))
+        return None
+    tx.all(
+        "insert_attempt",
+        uid=uid,
+        job_id=job.id,
+        attempt_no=job.attempt_no,
+        lease_no=lease.lease_no,
+        owner=lease.owner,
+        lane=lane,
+        tier=tier,
+        idempotency_key=job.idempotency_key,
+        fingerprint=job.fingerprint,
+        started_ms=now_ms,
+    )
+    tx.all("count_attempt", job_id=job.id)
+    note(tx, now_ms, "record", job_id=job.id, data={"attempt": uid, "lane": lane, "attempt_no": job.attempt_no})
+    return Recorded(uid, job.attempt_no)
+
+
+def look_back(tx: Transaction, lease: Lease) -> Facts:
+    """What was tried for this key since the job's floor, and what of it is still undecided."""
+    job = tx.one("routing_facts", job_id=lease.job_id)
+    if job is None:
+        raise LeaseLost(lost(lease))
+    rows = tx.all("history", idempotency_key=lease.idempotency_key, floor_seq=job.floor_seq, limit=HISTORY_ROWS)
+    return Facts(
+        tried=tuple(
+            Tried(row.lane, row.outcome, row.resolution, row.code or "")
+            for row in rows
+            if row.outcome is not None and (row.outcome != "ambiguous" or row.resolution is not None)
+        ),
+        undecided=tuple(
+            Undecided(row.uid, row.lane) for row in rows if row.outcome == "ambiguous" and row.resolution is None
+        ),
+        attempts_made=job.attempts_made,
+        attempts_granted=job.attempts_granted,
+    )
+
+
+def attempts(rows: Iterable[Any]) -> list[Attempt]:
+    """Rows of the ledger as values."""
+    return [
+        Attempt(
+            **{
+                name: getattr(row, name)
+                for name in Attempt.__dataclass_fields__
+                if name not in ("usage", "cost", "cost_is_estimate", "posted")
+            },
+            usage=json.loads(row.usage) if row.usage else None,
+            cost=from_micro(row.cost) if row.cost is not None else None,
+            cost_is_estimate=bool(row.cost_is_estimate),
+            posted=bool(row.posted),
+        )
+        for row in rows
+    ]
+
+
+def lost(lease: Lease) -> str:
+    """The words of a lost lease."""
+    return (
+        f"job {lease.job_id} is no longer held under lease {lease.lease_no} of owner {lease.owner}: "
+        "it was cancelled, answered, or given to another; nothing was moved"
+    )

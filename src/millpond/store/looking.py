@@ -1,0 +1,138 @@
+"""Reading: counts, events, jobs, requests with their results, submissions; each list in a stable order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from millpond.db.database import Transaction
+from millpond.rules.job import Error, Event, Job, Result, State, Submission
+from millpond.rules.price import from_micro
+from millpond.store.bodies import load_reply
+from millpond.store.moves import FAR_FUTURE_MS
+
+COUNTED: tuple[str, ...] = ("waiting", "held", "ready", "leased", "offloaded", "done", "failed", "cancelled")
+
+
+def counts(tx: Transaction) -> dict[str, int]:
+    """Jobs by state, from the tally; `held` is part of `waiting`."""
+    kept = tally(tx)
+    return {name: kept.get(name, 0) for name in COUNTED}
+
+
+def tally(tx: Transaction) -> dict[str, int]:
+    """Every maintained count by name: states, `held`, `joined` and `reused` requests, `granted` leases."""
+    return {row.name: row.n for row in tx.all("tally")}
+
+
+def recount(tx: Transaction) -> dict[str, int]:
+    """The same counts read off the jobs themselves: slow at a million, and what doctor holds the tally against."""
+    found = {row.state: row.n for row in tx.all("count_states")}
+    found["held"] = tx.all("count_held")[0].n
+    return {name: found.get(name, 0) for name in COUNTED}
+
+
+def events(tx: Transaction, after: int, limit: int) -> list[Event]:
+    """Events with a seq above `after`, in order."""
+    return [
+        Event(str(row.seq), row.at_ms, row.kind, row.job_id, row.submission_id, json.loads(row.data))
+        for row in tx.all("events_after", after=after, limit=limit)
+    ]
+
+
+def job(row: Any) -> Job:
+    """A row of v_job as a value."""
+    return Job(
+        id=row.id,
+        kind=row.kind,
+        state=row.state,
+        wait_reason=row.wait_reason,
+        not_before_ms=row.not_before_ms,
+        priority=row.priority,
+        service_class="realtime" if row.batch_class == 0 else "batch",
+        due_ms=None if row.due_ms == FAR_FUTURE_MS else row.due_ms,
+        next_lane=row.next_lane,
+        idempotency_key=row.idempotency_key,
+        fingerprint=row.fingerprint,
+        attempts_made=row.attempts_made,
+        leases_lost=row.leases_lost,
+        label=row.label,
+        origin=row.origin,
+        tags=tuple(json.loads(row.tags)),
+        trace_id=row.trace_id,
+        created_ms=row.created_ms,
+        settled_ms=row.settled_ms,
+        settled_by=row.settled_by,
+        reason=row.reason,
+        cost=None if row.unpriced else from_micro(row.cost or 0),
+    )
+
+
+def result(row: Any) -> Result:
+    """A row of v_result as a value. Tokens and cost stand only on the request that paid, its job's first."""
+    reply = load_reply(row.body) if row.body is not None and row.state == "done" else None
+    state = cast("State", "cancelled" if row.withdrawn_ms is not None else row.state)
+    paid = row.disposition == "new" and row.state == "done"
+    paid_here = paid and row.answered_by_job == row.job_id
+    return Result(
+        request_id=row.request_id,
+        job_id=row.job_id,
+        custom_id=row.custom_id,
+        position=row.position,
+        carried=json.loads(row.carried) if row.carried is not None else None,
+        disposition=row.disposition,
+        state=state,
+        text=reply.text if reply else None,
+        data=reply.data if reply else None,
+        finish_reason=reply.finish_reason if reply else None,
+        model=(reply.model or row.model) if reply else None,
+        lane=row.lane if row.state == "done" else None,
+        tokens_in=row.tokens_in if paid_here else None,
+        tokens_out=row.tokens_out if paid_here else None,
+        cost=from_micro(row.cost or 0) if paid and not row.unpriced else None,
+        error=error(state, row.reason),
+    )
+
+
+def error(state: str, reason: str | None) -> Error | None:
+    """Why there is no answer, from a job's `code: words`."""
+    if state == "cancelled":
+        return Error("cancelled", "withdrawn before it was answered")
+    if state != "failed":
+        return None
+    code, _, words = (reason or "failed").partition(": ")
+    return Error(code, words or code)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRow:
+    """A request as it stands on a job, for showing."""
+
+    id: int
+    submission_id: int
+    position: int
+    custom_id: str | None
+    disposition: str
+    withdrawn_ms: int | None
+
+
+def requests(rows: Iterable[Any]) -> list[RequestRow]:
+    """Rows of request as values."""
+    return [RequestRow(**row._asdict()) for row in rows]
+
+
+def submission(tx: Transaction, row: Any) -> Submission:
+    """A submission with how its requests stand; counts all its requests."""
+    states = {one.state: one.n for one in tx.all("submission_states", id=row.id)}
+    ended = {name: states.get(name, 0) for name in ("done", "failed", "cancelled")}
+    return Submission(
+        id=row.id,
+        name=row.name,
+        created_ms=row.created_ms,
+        source=row.source,
+        requests=row.requests,
+        pending=sum(states.values()) - sum(ended.values()),
+        **ended,
+    )

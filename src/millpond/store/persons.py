@@ -1,0 +1,100 @@
+"""What people ask of jobs that exist: cancel, and retry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millpond.db.database import Transaction
+from millpond.rules.lifecycle import may
+from millpond.store.holds import blocking, hold_end_ms
+from millpond.store.moves import move, note
+from millpond.store.settle import make_ambiguous
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Whether a verb took effect on a job, and if not, why."""
+
+    took_effect: bool
+    why: str = ""
+
+
+def cancel(tx: Transaction, job_id: int, *, hold_ms: int, now_ms: int) -> Done:
+    """Withdraw every request of a job, and cancel it. A job in flight is cancelled at once; its call is listened to on.
+
+    `hold_ms` is how long the call in flight may still bring its reply: it is accepted for the key if it comes.
+    """
+    job = tx.one("job_moves", job_id=job_id)
+    if job is None:
+        return Done(False, "unknown job")
+    if not may(job.state, "cancel"):
+        return Done(False, f"already {job.state}")
+    tx.all("withdraw_requests_of_job", job_id=job_id, now_ms=now_ms)
+    tx.all("set_requests", job_id=job_id, requests=0)
+    open_attempts = tx.all("open_attempts_of_job", job_id=job_id)
+    move(tx, job, "cancel", now_ms, by="person")
+    for attempt in open_attempts:
+        lives = tx.one("owner_lives", owner=attempt.owner) is not None
+        make_ambiguous(
+            tx,
+            attempt.uid,
+            now_ms,
+            hold_until_ms=now_ms + hold_ms,
+            listener=attempt.owner if lives and hold_ms > 0 else None,
+            code="cancelled",
+        )
+    return Done(True)
+
+
+def withdraw(tx: Transaction, request_id: int, *, hold_ms: int, now_ms: int) -> Done:
+    """Withdraw one request; its job is cancelled when none is left."""
+    row = tx.one("withdraw_request", request_id=request_id, now_ms=now_ms)
+    if row is None:
+        return Done(False, "unknown request, or withdrawn already")
+    tx.all("count_requests", id=row.job_id, requests=-1)
+    job = tx.one("job_moves", job_id=row.job_id)
+    assert job is not None, f"request {request_id} hangs on job {row.job_id}, which does not exist"
+    note(tx, now_ms, "withdraw", job_id=job.id, data={"request_id": request_id})
+    if job.requests == 0 and may(job.state, "cancel"):
+        return cancel(tx, job.id, hold_ms=hold_ms, now_ms=now_ms)
+    return Done(True)
+
+
+def retry(tx: Transaction, job_id: int, *, granted: int, lane: str | None, now_ms: int) -> Done:
+    """Ask again for a failed, cancelled or undeliverable job; withdrawals are taken back.
+
+    An artifact in force answers it; another live job of the key takes its requests over; otherwise it is ready, or held
+    behind an attempt that may still speak, with `granted` further attempts. A job whose requests have all moved to
+    another is refused, and so is one whose key now names other work.
+    """
+    job = tx.one("job_moves", job_id=job_id)
+    if job is None:
+        return Done(False, "unknown job")
+    if job.state == "waiting" and job.wait_reason == "undeliverable":
+        return Done(move(tx, job, "wake", now_ms, next_lane=lane))
+    if not may(job.state, "retry"):
+        return Done(False, f"is {job.state}")
+    total = tx.all("requests_of_job", job_id=job_id)[0].n
+    if total == 0:
+        return Done(False, "its requests have moved to another job")
+    key = [job.idempotency_key]
+    artifact = tx.one("artifacts_in_force", keys=key)
+    live = tx.one("live_jobs", keys=key)
+    blocked = blocking(tx, job.idempotency_key, now_ms)
+    if any(one.fingerprint != job.fingerprint for one in (artifact, live, *blocked) if one is not None):
+        return Done(False, "its key names other work by now")
+    tx.all("unwithdraw_requests_of_job", job_id=job_id)
+    if live is not None:
+        tx.all("move_requests", from_job=job_id, to_job=live.id)
+        tx.all("set_requests", job_id=job_id, requests=0)
+        tx.all("count_requests", id=live.id, requests=total)
+        note(tx, now_ms, "retry_joined", job_id=job_id, data={"job_id": live.id})
+        return Done(True)
+    tx.all("set_requests", job_id=job_id, requests=total)
+    if artifact is not None:
+        return Done(move(tx, job, "retry_answered", now_ms, artifact_id=artifact.id, by="artifact"))
+    floor = min(one.seq for one in blocked) - 1 if blocked else tx.all("last_attempt_seq")[0].seq
+    tx.all("renew_budget", job_id=job_id, granted=granted, floor_seq=floor)
+    if blocked:
+        return Done(move(tx, job, "retry_held", now_ms, not_before_ms=hold_end_ms(blocked), next_lane=lane))
+    return Done(move(tx, job, "retry", now_ms, next_lane=lane if lane is not None else ""))

@@ -1,0 +1,219 @@
+"""How an attempt ends, and what its reply becomes. Ends are written by uid, artifacts by key; only moves are fenced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.db.database import Transaction
+from millpond.rules.errors import UsageError
+from millpond.rules.journey import Closing, Ending, Then
+from millpond.rules.price import Cost, to_micro
+from millpond.store.bodies import dump, dump_reply
+from millpond.store.holds import wake_key
+from millpond.store.moves import Standing, move, note
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a settlement did. `requests` is how many requests the accepted reply answered at once."""
+
+    accepted: bool
+    moved: bool
+    requests: int = 0
+    job_id: int | None = None
+
+
+def settle(
+    tx: Transaction,
+    uid: str,
+    ending: Ending,
+    then: Then,
+    *,
+    lane: str,
+    job: Standing | None,
+    now_ms: int,
+) -> Settled:
+    """End an attempt on evidence; may be repeated. `job` is the lease in hand, None once the call was detached.
+
+    In this order, in one transaction: the attempt's end and usage, the reply, the artifact, the job's own move, the
+    lane's closing, the wake of whatever waited for this key. Raises UsageError for an attempt that the ledger does not
+    have.
+    """
+    attempt = tx.one("attempt_by_uid", uid=uid)
+    if attempt is None:
+        raise UsageError(f"attempt {uid!r} is not in the ledger; attempts are named by what record returned")
+    if ending.outcome == "ambiguous":
+        _end_unknown(tx, attempt, ending, now_ms)
+    else:
+        _end_known(tx, attempt, ending, now_ms)
+    evidence = ending.evidence
+    if evidence.reply is not None and ending.outcome in ("ok", "unusable"):
+        tx.all("insert_reply", uid=uid, body=dump_reply(evidence.reply))
+    settled = Settled(accepted=False, moved=False)
+    if ending.outcome == "ok":
+        settled = accept(tx, attempt, lane, now_ms)
+    if job is not None and then.move is not None:
+        settled = Settled(settled.accepted, _follow(tx, job, then, now_ms), settled.requests, settled.job_id)
+    if ending.closing is not None:
+        close_lane(tx, lane, ending.closing, now_ms)
+    wake_key(tx, attempt.idempotency_key, now_ms)
+    return settled
+
+
+def accept(tx: Transaction, attempt: Any, lane: str, now_ms: int) -> Settled:
+    """Put a reply in force for its key, unfenced: first in force wins, and the live job of the key becomes done.
+
+    A loser, a reply whose attempt began before the key's last retirement (by seq, not clock), one that was in force
+    before, and one of other work than the live job's are stored and never put in force.
+    """
+    key = attempt.idempotency_key
+    seen = tx.one("accept_check", key=key, uid=attempt.uid, seq=attempt.seq)
+    assert seen is not None
+    job = tx.one("live_job", key=key)
+    other_work = job is not None and job.fingerprint != attempt.fingerprint
+    if seen.in_force is not None or seen.was_accepted or seen.older_than_retirement or other_work:
+        note(tx, now_ms, "reply_kept", job_id=attempt.job_id, data={"attempt": attempt.uid, "lane": lane})
+        return Settled(accepted=False, moved=False)
+    artifact = tx.one("insert_artifact", key=key, fingerprint=attempt.fingerprint, uid=attempt.uid, now_ms=now_ms)
+    assert artifact is not None
+    tx.all("mark_winner", uid=attempt.uid, artifact_id=artifact.id)
+    if job is None:  # cancelled or failed stays so; the artifact serves the next request
+        note(tx, now_ms, "accept", job_id=attempt.job_id, data={"attempt": attempt.uid, "artifact_id": artifact.id})
+        return Settled(accepted=True, moved=False)
+    data = {"attempt": attempt.uid, "lane": lane}
+    move(tx, job, "answer", now_ms, artifact_id=artifact.id, by=lane, data=data)
+    return Settled(accepted=True, moved=True, requests=job.requests, job_id=job.id)
+
+
+def detach(tx: Transaction, uid: str, *, job: Standing, hold_ms: int, now_ms: int) -> bool:
+    """Soft timeout: the attempt is ambiguous and its owner listens on; the job is held, or freed if there is no hold.
+
+    Returns whether the job was still ours to move.
+    """
+    attempt = tx.one("attempt_by_uid", uid=uid)
+    assert attempt is not None, f"attempt {uid} vanished while its call was in flight"
+    listener = attempt.owner if hold_ms > 0 and _lives(tx, attempt.owner) else None
+    make_ambiguous(tx, uid, now_ms, hold_until_ms=now_ms + hold_ms, listener=listener, code="soft_timeout")
+    if hold_ms > 0:
+        return move(tx, job, "hold", now_ms, not_before_ms=None if listener else now_ms + hold_ms)
+    return move(tx, job, "release", now_ms)
+
+
+def stop_listening(tx: Transaction, uid: str, now_ms: int) -> None:
+    """The listener's own clock ended the hold. No lane can be asked yet, so nothing more holds the key."""
+    attempt = tx.one("attempt_by_uid", uid=uid)
+    if attempt is not None and attempt.listener is not None:
+        tx.all("stop_listening", uid=uid, listener=attempt.listener, hold_until_ms=now_ms)
+        wake_key(tx, attempt.idempotency_key, now_ms)
+
+
+def resolve(tx: Transaction, uid: str, choice: str, *, worst: Cost | None, certain: bool, now_ms: int) -> None:
+    """Policy or a person decides an ambiguous attempt; its worst case is booked as an estimate until evidence comes.
+
+    `certain`: the lane's price is stated as 0, so the worst case is no estimate. Deciding twice changes nothing.
+    """
+    cost = to_micro(worst.usd) if worst is not None else None
+    estimate = int(cost is not None and not certain)
+    if tx.one("resolve_attempt", uid=uid, resolution=choice, cost=cost, is_estimate=estimate) is not None:
+        attempt = tx.one("attempt_by_uid", uid=uid)
+        assert attempt is not None
+        note(tx, now_ms, "resolve", job_id=attempt.job_id, data={"attempt": uid, "choice": choice})
+
+
+def give(tx: Transaction, job: Standing, then: Then, now_ms: int) -> bool:
+    """Give a leased job back, or fail it, without a call. False: the fence held."""
+    return _follow(tx, job, then, now_ms)
+
+
+def make_ambiguous(
+    tx: Transaction,
+    uid: str,
+    now_ms: int,
+    *,
+    hold_until_ms: int,
+    listener: str | None = None,
+    code: str,
+    ending: Ending | None = None,
+) -> None:
+    """An attempt's end is unknown: keep what was seen, and until when evidence may still come."""
+    evidence = ending.evidence if ending else None
+    usage = evidence.usage if evidence else None
+    tx.all(
+        "make_ambiguous",
+        uid=uid,
+        now_ms=now_ms,
+        hold_until_ms=hold_until_ms,
+        listener=listener,
+        code=code,
+        message=ending.classified.message if ending else None,
+        sent=evidence.sent if evidence else None,
+        status=evidence.status if evidence else None,
+        first_byte_ms=evidence.first_byte_ms if evidence else None,
+        request_id=evidence.request_id if evidence else None,
+        tokens_in=usage.tokens_in if usage else None,
+        tokens_out=usage.tokens_out if usage else None,
+        usage=dump(usage.raw) if usage and usage.raw else None,
+    )
+
+
+def close_lane(tx: Transaction, lane: str, closing: Closing, now_ms: int) -> None:
+    """Close a lane, for all drainers: a person's word stands above a clock's, the longer above the shorter."""
+    until, reason, by = closing.until_ms, closing.reason, closing.by
+    tx.all("close_lane", lane=lane, until_ms=until, reason=reason, closed_by=by, now_ms=now_ms)
+    note(tx, now_ms, "close_lane", data={"lane": lane, "until_ms": until, "reason": reason})
+
+
+def _end_unknown(tx: Transaction, attempt: Any, ending: Ending, now_ms: int) -> None:
+    """Nobody reads the socket any more and no lane can be asked yet: the hold is over at once."""
+    if attempt.outcome == "ambiguous" and attempt.listener is not None:
+        tx.all("stop_listening", uid=attempt.uid, listener=attempt.listener, hold_until_ms=now_ms)
+    make_ambiguous(tx, attempt.uid, now_ms, hold_until_ms=now_ms, code=ending.classified.code, ending=ending)
+    note(tx, now_ms, "ambiguous", job_id=attempt.job_id, data={"attempt": attempt.uid, "code": ending.classified.code})
+
+
+def _end_known(tx: Transaction, attempt: Any, ending: Ending, now_ms: int) -> None:
+    evidence, classified, cost = ending.evidence, ending.classified, ending.cost
+    usage = evidence.usage or (evidence.reply.usage if evidence.reply else None)
+    ended = tx.one(
+        "end_attempt",
+        uid=attempt.uid,
+        now_ms=now_ms,
+        outcome=ending.outcome,
+        resolution="late" if attempt.outcome == "ambiguous" else None,
+        code=classified.code,
+        message=classified.message or classified.warning or None,
+        sent=evidence.sent,
+        status=evidence.status,
+        retry_after=evidence.headers.get("retry-after-ms") or evidence.headers.get("retry-after"),
+        first_byte_ms=evidence.first_byte_ms,
+        request_id=evidence.request_id,
+        model=evidence.model,
+        tokens_in=usage.tokens_in if usage else None,
+        tokens_out=usage.tokens_out if usage else None,
+        usage=dump(usage.raw) if usage and usage.raw else None,
+        cost=to_micro(cost.usd) if cost is not None else None,
+        price_version=cost.version if cost is not None else None,
+    )
+    if ended is not None:
+        data = {"attempt": attempt.uid, "outcome": ending.outcome, "code": classified.code}
+        note(tx, now_ms, "end", job_id=attempt.job_id, data=data)
+
+
+def _follow(tx: Transaction, job: Standing, then: Then, now_ms: int) -> bool:
+    assert then.move is not None
+    return move(
+        tx,
+        job,
+        then.move,
+        now_ms,
+        not_before_ms=now_ms + then.delay_ms if then.delay_ms is not None else None,
+        next_lane=then.next_lane,
+        reason=then.reason,
+        by="policy",
+        uncounted=then.uncounted,
+    )
+
+
+def _lives(tx: Transaction, owner: str) -> bool:
+    return tx.one("owner_lives", owner=owner) is not None

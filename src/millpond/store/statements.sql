@@ -1,0 +1,385 @@
+-- Every statement of the queue, by theme. One text for SQLite and PostgreSQL; `{list name}` is a list parameter.
+-- States are never written as literals: `lifecycle.advance` gives them, and `move`, `lease` and `insert_job` carry them.
+
+-- ---------------------------------------------------------------------------------------------------------- moves
+
+-- name: move
+-- The fence: a job moves only from the state and under the lease number that the mover saw.
+UPDATE job SET
+  state = :to_state, wait_reason = :wait_reason, not_before_ms = :not_before_ms, lease_owner = NULL,
+  lease_no = lease_no + :lease_bump, next_lane = coalesce(:next_lane, next_lane),
+  attempts_made = attempts_made + :attempts_delta, leases_lost = leases_lost + :lost_delta,
+  artifact_id = :artifact_id, reason = :reason, settled_ms = :settled_ms, settled_by = :settled_by
+WHERE id = :job_id AND state = :from_state AND lease_no = :lease_no
+RETURNING id
+
+-- name: lease_jobs
+UPDATE job SET state = :to_state, lease_owner = :owner, lease_no = lease_no + 1
+WHERE id IN {list ids} AND state = :from_state
+
+-- name: insert_job
+INSERT INTO job (kind, route, fingerprint, idempotency_key, state, wait_reason, not_before_ms, priority, batch_class,
+  due_ms, next_lane, floor_seq, requests, artifact_id, label, origin, tags, trace_id, created_ms, settled_ms, settled_by)
+VALUES (:kind, :route, :fingerprint, :idempotency_key, :state, :wait_reason, :not_before_ms, :priority, :batch_class,
+  :due_ms, :next_lane, :floor_seq, :requests, :artifact_id, :label, :origin, :tags, :trace_id, :created_ms,
+  :settled_ms, :settled_by)
+RETURNING id
+
+-- name: append_event
+INSERT INTO event (at_ms, kind, job_id, submission_id, data) VALUES (:at_ms, :kind, :job_id, :submission_id, :data)
+
+-- name: tally_add
+INSERT INTO tally (name, n) VALUES (:name, :delta) ON CONFLICT (name) DO UPDATE SET n = tally.n + excluded.n
+
+-- -------------------------------------------------------------------------------------------------------- enqueue
+
+-- name: insert_submission
+INSERT INTO submission (name, created_ms, source) VALUES (:name, :created_ms, :source) RETURNING id
+
+-- name: name_submission
+UPDATE submission SET name = :name WHERE id = :id
+
+-- name: grow_submission
+UPDATE submission SET requests = requests + :delta WHERE id = :id
+
+-- name: artifacts_in_force
+SELECT a.id, a.idempotency_key, a.fingerprint, a.accepted_ms, t.lane, t.model,
+  (SELECT min(j.id) FROM job j WHERE j.artifact_id = a.id) AS job_id
+FROM artifact a JOIN attempt t ON t.uid = a.attempt_uid
+WHERE a.idempotency_key IN {list keys} AND a.retired_ms IS NULL
+
+-- name: live_jobs
+SELECT id, idempotency_key, fingerprint, state, lease_no, wait_reason, not_before_ms, priority, batch_class, due_ms
+FROM job WHERE idempotency_key IN {list keys} AND live = 1
+
+-- name: open_or_undecided
+-- Whatever may still bring evidence for these keys; the caller asks `is_blocking` of each.
+SELECT seq, idempotency_key, fingerprint, outcome, listener, hold_until_ms FROM attempt
+WHERE idempotency_key IN {list keys} AND outcome IS NULL
+UNION ALL
+SELECT seq, idempotency_key, fingerprint, outcome, listener, hold_until_ms FROM attempt
+WHERE idempotency_key IN {list keys} AND outcome = 'ambiguous' AND resolution IS NULL
+ORDER BY seq
+
+-- name: last_attempt_seq
+SELECT coalesce(max(seq), 0) AS seq FROM attempt
+
+-- name: retire_artifact
+UPDATE artifact SET retired_ms = :now_ms, retired_seq = :seq WHERE id = :id AND retired_ms IS NULL
+
+-- name: join_job
+UPDATE job SET priority = :priority, batch_class = :batch_class, due_ms = :due_ms, requests = requests + :requests
+WHERE id = :id
+
+-- name: reschedule
+UPDATE job SET not_before_ms = :not_before_ms WHERE id = :job_id AND state = 'waiting' AND wait_reason = 'scheduled'
+
+-- name: count_requests
+UPDATE job SET requests = requests + :requests WHERE id = :id
+
+-- name: insert_payload
+INSERT INTO payload (job_id, body) VALUES (:job_id, :body)
+
+-- name: insert_request
+INSERT INTO request (submission_id, position, custom_id, carried, job_id, disposition)
+VALUES (:submission_id, :position, :custom_id, :carried, :job_id, :disposition)
+RETURNING id
+
+-- ---------------------------------------------------------------------------------------------------------- lease
+
+-- name: owner_lives
+SELECT 1 AS lives FROM owner WHERE uuid = :owner AND dead = 0
+
+-- name: due_jobs
+-- A bounded number; held jobs whose listener still reads have no time at all and are not here.
+SELECT id, idempotency_key, state, lease_no, wait_reason FROM job
+WHERE state = 'waiting' AND not_before_ms IS NOT NULL AND not_before_ms <= :now_ms
+ORDER BY not_before_ms, id LIMIT :limit
+
+-- name: unrouted_jobs
+SELECT j.id, j.state, j.lease_no, j.route, p.body FROM job j JOIN payload p ON p.job_id = j.id
+WHERE j.state = 'ready' AND j.next_lane = '' ORDER BY j.id LIMIT :limit
+
+-- name: route_job
+UPDATE job SET next_lane = :lane WHERE id = :id
+
+-- name: ready_by_rank
+-- The order is the ready index itself: priority, realtime before batch, earliest due, oldest.
+SELECT id, route, priority, batch_class, due_ms, lease_no, next_lane, attempts_made, leases_lost, idempotency_key, fingerprint,
+  floor_seq
+FROM job WHERE state = 'ready' AND next_lane = :lane
+ORDER BY priority DESC, batch_class, due_ms, id LIMIT :limit
+
+-- name: ready_by_age
+SELECT id, route, priority, batch_class, due_ms, lease_no, next_lane, attempts_made, leases_lost, idempotency_key, fingerprint,
+  floor_seq
+FROM job WHERE state = 'ready' AND next_lane = :lane ORDER BY id LIMIT :limit
+
+-- name: payloads
+SELECT job_id, body FROM payload WHERE job_id IN {list ids}
+
+-- name: keys_with_history
+SELECT idempotency_key, max(seq) AS seq FROM attempt WHERE idempotency_key IN {list keys} GROUP BY idempotency_key
+
+-- name: ready_lane_after
+-- A loose walk over the ready index: one step for each lane that has ready work, however much.
+SELECT min(next_lane) AS lane FROM job WHERE state = 'ready' AND next_lane > :lane
+
+-- name: unroute_lane
+-- Ready work of a lane that the policy no longer has is routed again, in bounded chunks.
+UPDATE job SET next_lane = '' WHERE id IN
+  (SELECT id FROM job WHERE state = 'ready' AND next_lane = :lane ORDER BY id LIMIT :limit)
+RETURNING id
+
+-- name: any_ready
+SELECT 1 AS one FROM job WHERE state = 'ready' AND next_lane = :lane LIMIT 1
+
+-- name: next_due
+SELECT min(not_before_ms) AS at_ms FROM job WHERE state = 'waiting' AND not_before_ms IS NOT NULL
+
+-- name: oldest_ready
+SELECT created_ms FROM job WHERE state = 'ready' AND next_lane = :lane ORDER BY id LIMIT 1
+
+-- --------------------------------------------------------------------------------------------------------- ledger
+
+-- name: record_check
+-- Everything that must hold before a call, in one look: the fence, a living owner, no artifact in force.
+SELECT j.id, j.state, j.lease_no, j.idempotency_key, j.fingerprint, j.requests,
+  (SELECT a.id FROM artifact a WHERE a.idempotency_key = j.idempotency_key AND a.retired_ms IS NULL) AS artifact_id,
+  (SELECT 1 FROM owner o WHERE o.uuid = :owner AND o.dead = 0) AS owner_lives,
+  (SELECT coalesce(max(t.attempt_no), 0) + 1 FROM attempt t WHERE t.job_id = j.id) AS attempt_no
+FROM job j WHERE j.id = :job_id AND j.state = 'leased' AND j.lease_no = :lease_no
+
+-- name: insert_attempt
+INSERT INTO attempt (uid, job_id, attempt_no, lease_no, owner, lane, tier, idempotency_key, fingerprint, started_ms)
+VALUES (:uid, :job_id, :attempt_no, :lease_no, :owner, :lane, :tier, :idempotency_key, :fingerprint, :started_ms)
+RETURNING seq
+
+-- name: count_attempt
+UPDATE job SET attempts_made = attempts_made + 1 WHERE id = :job_id
+
+-- name: history
+SELECT uid, seq, lane, outcome, resolution, code, listener, hold_until_ms FROM attempt
+WHERE idempotency_key = :idempotency_key AND seq > :floor_seq ORDER BY seq LIMIT :limit
+
+-- name: routing_facts
+SELECT floor_seq, attempts_made, attempts_granted FROM job WHERE id = :job_id
+
+-- name: attempt_by_uid
+SELECT seq, uid, job_id, lease_no, owner, listener, lane, idempotency_key, fingerprint, started_ms, outcome, resolution,
+  hold_until_ms
+FROM attempt WHERE uid = :uid
+
+-- name: end_attempt
+-- By uid, by whoever has the evidence. Evidence replaces "ambiguous"; nothing replaces evidence.
+UPDATE attempt SET outcome = :outcome, ended_ms = :now_ms, resolution = :resolution, listener = NULL, code = :code,
+  message = :message, sent = :sent, status = :status, retry_after = :retry_after, first_byte_ms = :first_byte_ms,
+  request_id = :request_id, model = :model, tokens_in = :tokens_in, tokens_out = :tokens_out, usage = :usage,
+  cost = :cost, cost_is_estimate = 0, price_version = :price_version, posted = 0
+WHERE uid = :uid AND (outcome IS NULL OR outcome = 'ambiguous')
+RETURNING seq
+
+-- name: make_ambiguous
+UPDATE attempt SET outcome = 'ambiguous', ended_ms = :now_ms, hold_until_ms = :hold_until_ms, listener = :listener,
+  code = :code, message = :message, sent = coalesce(:sent, sent), status = :status, first_byte_ms = :first_byte_ms,
+  request_id = :request_id, tokens_in = :tokens_in, tokens_out = :tokens_out, usage = :usage
+WHERE uid = :uid AND (outcome IS NULL OR (outcome = 'ambiguous' AND resolution IS NULL))
+RETURNING seq
+
+-- name: stop_listening
+UPDATE attempt SET listener = NULL, hold_until_ms = :hold_until_ms
+WHERE uid = :uid AND outcome = 'ambiguous' AND listener = :listener
+RETURNING seq
+
+-- name: resolve_attempt
+-- The policy or a person has spoken; the worst case is an estimate until evidence replaces it.
+UPDATE attempt SET resolution = :resolution, listener = NULL, cost = :cost, cost_is_estimate = :is_estimate, posted = 0
+WHERE uid = :uid AND outcome = 'ambiguous' AND resolution IS NULL
+RETURNING seq
+
+-- name: open_attempts_of_job
+SELECT uid, owner, lane FROM attempt WHERE job_id = :job_id AND outcome IS NULL
+
+-- --------------------------------------------------------------------------------------------------------- settle
+
+-- name: insert_reply
+INSERT INTO reply (attempt_uid, body) VALUES (:uid, :body) ON CONFLICT (attempt_uid) DO NOTHING
+
+-- name: accept_check
+-- First in force wins; a reply older than the key's last retirement, or already once in force, never is.
+SELECT
+  (SELECT a.id FROM artifact a WHERE a.idempotency_key = :key AND a.retired_ms IS NULL) AS in_force,
+  (SELECT 1 FROM artifact a WHERE a.attempt_uid = :uid) AS was_accepted,
+  (SELECT 1 FROM artifact a WHERE a.idempotency_key = :key AND a.retired_ms IS NOT NULL AND a.retired_seq >= :seq
+   LIMIT 1) AS older_than_retirement
+
+-- name: live_job
+SELECT id, idempotency_key, fingerprint, state, lease_no, wait_reason, requests, next_lane
+FROM job WHERE idempotency_key = :key AND live = 1
+
+-- name: insert_artifact
+INSERT INTO artifact (idempotency_key, fingerprint, attempt_uid, accepted_ms)
+VALUES (:key, :fingerprint, :uid, :now_ms)
+RETURNING id
+
+-- name: mark_winner
+UPDATE attempt SET artifact_id = :artifact_id WHERE uid = :uid
+
+-- name: postpone_held
+UPDATE job SET not_before_ms = :not_before_ms WHERE id = :job_id AND state = 'waiting' AND wait_reason = 'held'
+
+-- name: job_under_lease
+SELECT id, state, lease_no, idempotency_key, attempts_made FROM job
+WHERE id = :job_id AND state = 'leased' AND lease_no = :lease_no
+
+-- ---------------------------------------------------------------------------------------------- owners and reclaim
+
+-- name: insert_owner
+INSERT INTO owner (uuid, role, host, pid, boot_id, started_ms) VALUES (:uuid, :role, :host, :pid, :boot_id, :started_ms)
+
+-- name: living_owners
+SELECT uuid, role, host, pid, boot_id, started_ms FROM owner WHERE dead = 0 ORDER BY started_ms, uuid
+
+-- name: bury_owner
+UPDATE owner SET dead = 1 WHERE uuid = :owner AND dead = 0 RETURNING uuid
+
+-- name: leased_by
+SELECT id, idempotency_key, state, lease_no, leases_lost FROM job
+WHERE state = 'leased' AND lease_owner = :owner ORDER BY id
+
+-- name: open_attempts_by
+SELECT uid, job_id, idempotency_key, lane FROM attempt WHERE owner = :owner AND outcome IS NULL ORDER BY seq
+
+-- name: listened_by
+SELECT uid, job_id, idempotency_key, lane, hold_until_ms FROM attempt WHERE listener = :owner ORDER BY seq
+
+-- name: owner_busy
+SELECT 1 AS one FROM job WHERE state = 'leased' AND lease_owner = :owner
+UNION ALL SELECT 1 FROM attempt WHERE owner = :owner AND outcome IS NULL
+UNION ALL SELECT 1 FROM attempt WHERE listener = :owner
+LIMIT 1
+
+-- ----------------------------------------------------------------------------------------------- what persons do
+
+-- name: job_moves
+-- What cancel, retry and decide must know of a job before they move it.
+SELECT id, idempotency_key, fingerprint, state, lease_no, wait_reason, requests FROM job WHERE id = :job_id
+
+-- name: withdraw_requests_of_job
+UPDATE request SET withdrawn_ms = :now_ms WHERE job_id = :job_id AND withdrawn_ms IS NULL
+
+-- name: withdraw_request
+UPDATE request SET withdrawn_ms = :now_ms WHERE id = :request_id AND withdrawn_ms IS NULL RETURNING job_id
+
+-- name: unwithdraw_requests_of_job
+UPDATE request SET withdrawn_ms = NULL WHERE job_id = :job_id AND withdrawn_ms IS NOT NULL
+
+-- name: requests_of_job
+SELECT count(*) AS n FROM request WHERE job_id = :job_id
+
+-- name: move_requests
+UPDATE request SET job_id = :to_job, disposition = 'joined' WHERE job_id = :from_job
+
+-- name: set_requests
+UPDATE job SET requests = :requests WHERE id = :job_id
+
+-- name: renew_budget
+UPDATE job SET attempts_granted = attempts_granted + :granted, leases_lost = 0, floor_seq = :floor_seq
+WHERE id = :job_id
+
+-- ---------------------------------------------------------------------------------------------------------- lanes
+
+-- name: close_lane
+-- A person's word stands above the clock's; a longer closing above a shorter one.
+INSERT INTO lane_state (lane, closed_until_ms, reason, closed_by, since_ms)
+VALUES (:lane, :until_ms, :reason, :closed_by, :now_ms)
+ON CONFLICT (lane) DO UPDATE SET
+  closed_until_ms = excluded.closed_until_ms, reason = excluded.reason, closed_by = excluded.closed_by,
+  since_ms = excluded.since_ms
+WHERE lane_state.closed_by <> 'person' AND lane_state.closed_until_ms IS NOT NULL
+  AND (excluded.closed_until_ms IS NULL OR excluded.closed_until_ms > lane_state.closed_until_ms)
+
+-- name: open_lane
+DELETE FROM lane_state WHERE lane = :lane
+
+-- name: lane_states
+SELECT lane, closed_until_ms, reason, closed_by, since_ms FROM lane_state ORDER BY lane
+
+-- ----------------------------------------------------------------------------------------------------------- feed
+
+-- name: events_after
+SELECT seq, at_ms, kind, job_id, submission_id, data FROM event WHERE seq > :after ORDER BY seq LIMIT :limit
+
+-- name: last_event_seq
+SELECT coalesce(max(seq), 0) AS seq FROM event
+
+-- --------------------------------------------------------------------------------------------------------- counts
+
+-- name: tally
+SELECT name, n FROM tally ORDER BY name
+
+-- name: count_states
+-- The slow truth that doctor holds against the tally.
+SELECT state, count(*) AS n FROM job GROUP BY state ORDER BY state
+
+-- name: count_held
+SELECT count(*) AS n FROM job WHERE state = 'waiting' AND wait_reason = 'held'
+
+-- name: meta
+SELECT value FROM meta WHERE name = :name
+
+-- name: set_meta_once
+INSERT INTO meta (name, value) VALUES (:name, :value) ON CONFLICT (name) DO NOTHING
+
+-- -------------------------------------------------------------------------------------------------------- looking
+
+-- name: job
+SELECT * FROM v_job WHERE id = :job_id
+
+-- name: payload
+SELECT body FROM payload WHERE job_id = :job_id
+
+-- name: jobs_before
+SELECT * FROM v_job WHERE id < :before_id ORDER BY id DESC LIMIT :limit
+
+-- name: attempts_of_job
+-- Its own attempts, and those of its key that another job made.
+SELECT * FROM attempt WHERE job_id = :job_id OR idempotency_key = (SELECT idempotency_key FROM job WHERE id = :job_id)
+ORDER BY seq
+
+-- name: attempts_after
+SELECT * FROM attempt WHERE seq > :after ORDER BY seq LIMIT :limit
+
+-- name: requests_for_job
+SELECT id, submission_id, position, custom_id, disposition, withdrawn_ms FROM request
+WHERE job_id = :job_id ORDER BY id LIMIT :limit
+
+-- name: rank_before
+-- How many ready jobs of the lane go first; counted only up to the limit.
+SELECT count(*) AS n FROM (
+  SELECT 1 AS one FROM job WHERE state = 'ready' AND next_lane = :lane AND
+    (priority > :priority OR (priority = :priority AND (batch_class < :batch_class OR (batch_class = :batch_class AND
+     (due_ms < :due_ms OR (due_ms = :due_ms AND id < :id))))))
+  LIMIT :limit) ranked
+
+-- name: submission_by_id
+SELECT id, name, created_ms, source, requests FROM submission WHERE id = :id
+
+-- name: submission_by_name
+SELECT id, name, created_ms, source, requests FROM submission WHERE name = :name ORDER BY id DESC LIMIT 1
+
+-- name: submissions
+SELECT id, name, created_ms, source, requests FROM submission WHERE id < :before_id ORDER BY id DESC LIMIT :limit
+
+-- name: submission_states
+SELECT CASE WHEN r.withdrawn_ms IS NOT NULL THEN 'cancelled' ELSE j.state END AS state, count(*) AS n
+FROM request r JOIN job j ON j.id = r.job_id WHERE r.submission_id = :id GROUP BY 1
+
+-- name: results_after
+SELECT * FROM v_result WHERE request_id > :after AND state = :state ORDER BY request_id LIMIT :limit
+
+-- name: results_of_submission_after
+SELECT * FROM v_result WHERE submission_id = :submission_id AND position > :after ORDER BY position LIMIT :limit
+
+-- name: result_of_request
+SELECT * FROM v_result WHERE request_id = :request_id

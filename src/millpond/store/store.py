@@ -1,0 +1,375 @@
+"""The queue's verbs as one object: each is one transaction, durable as DESIGN §5 says, on a clock that is handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from millpond.db.database import Database, Transaction
+from millpond.db.migrations import read_folder
+from millpond.db.sqlite import SqliteDatabase
+from millpond.db.statements import load
+from millpond.rules.errors import KeyConflict, LeaseLost
+from millpond.rules.job import Attempt, Event, Job, Lease, Receipt, Result, Submission
+from millpond.rules.journey import Closing, Ending, Facts, Recorded, Then
+from millpond.rules.price import Cost
+from millpond.store import lease as leasing
+from millpond.store import ledger, looking, persons, settle
+from millpond.store import reclaim as owners
+from millpond.store.enqueue import CHUNK_REQUESTS, Asked, enqueue, open_submission
+from millpond.store.moves import Standing
+from millpond.store.reclaim import OwnerRow, Reclaimed
+from millpond.store.settle import Settled
+
+T = TypeVar("T")
+PAGE_ROWS = 500
+"""Rows read at a time by the iterators: no read transaction outlives one page."""
+
+RESOURCES = "millpond.store"
+
+
+def open_sqlite(path: Path, *, durable: bool = True, on_commit: Callable[[], None] | None = None) -> SqliteDatabase:
+    """Open, and create or migrate, the queue's database file."""
+    from importlib.resources import files
+
+    text = files(RESOURCES).joinpath("statements.sql").read_text(encoding="utf-8")
+    return SqliteDatabase(
+        path,
+        statements=load(text),
+        migrations=read_folder(files(RESOURCES).joinpath("schema")),
+        durable=durable,
+        on_commit=on_commit,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRow:
+    """A lane that is closed: until when (None: until a person opens it), why, by whom, since when."""
+
+    lane: str
+    closed_until_ms: int | None
+    reason: str
+    closed_by: str
+    since_ms: int
+
+
+class Store:
+    """All that can be done to a queue's tables. Thread-safe; one per process and queue is enough.
+
+    Verbs that answer a caller, and record and settle, commit FULL; lease, give and the rest of the machinery NORMAL
+    (what they lose at power loss is rebuilt by reclaim, since power loss kills every owner too).
+    """
+
+    def __init__(self, db: Database, now_ms: Callable[[], int]) -> None:
+        self.db = db
+        self.now_ms = now_ms
+        db.write(partial(_name_queue, value=uuid4().hex), full=False)
+
+    def close(self) -> None:
+        """Close the database's connections. May be called twice."""
+        self.db.close()
+
+    # --- the door ---------------------------------------------------------------------------------------------------
+
+    def open_submission(self, name: str | None = None, source: str = "api") -> int:
+        """A new submission's id; unnamed ones are called `s` and their id."""
+        return self.db.write(partial(open_submission, name=name, source=source, now_ms=self.now_ms()))
+
+    def enqueue(
+        self, asked: Sequence[Asked], submission_id: int, *, max_age_ms: int | None = None
+    ) -> list[Receipt | KeyConflict]:
+        """Take requests in, in chunks of one transaction each; one answer a request, in their order."""
+        answers: list[Receipt | KeyConflict] = []
+        for at in range(0, len(asked), CHUNK_REQUESTS):
+            chunk = asked[at : at + CHUNK_REQUESTS]
+            answers += self.db.write(
+                partial(enqueue, asked=chunk, submission_id=submission_id, now_ms=self.now_ms(), max_age_ms=max_age_ms)
+            )
+        return answers
+
+    def enqueue_one(self, asked: Asked, *, max_age_ms: int | None = None, source: str = "api") -> Receipt:
+        """One request as a submission of its own, in one transaction. Raises KeyConflict."""
+        [receipt] = self.enqueue_all([asked], name=None, source=source, max_age_ms=max_age_ms)
+        return receipt
+
+    def enqueue_all(
+        self, asked: Sequence[Asked], *, name: str | None, source: str, max_age_ms: int | None = None
+    ) -> list[Receipt]:
+        """A whole submission in one transaction, or nothing of it. Raises the first KeyConflict."""
+        now_ms = self.now_ms()
+
+        def whole(tx: Transaction) -> list[Receipt]:
+            id_ = open_submission(tx, name=name, source=source, now_ms=now_ms)
+            return [
+                _receipt(one) for one in enqueue(tx, asked, submission_id=id_, now_ms=now_ms, max_age_ms=max_age_ms)
+            ]
+
+        return self.db.write(whole)
+
+    # --- the journey ------------------------------------------------------------------------------------------------
+
+    def lease(
+        self,
+        owner: str,
+        room: Mapping[str, int],
+        limit: int,
+        *,
+        wake_rows: int = 256,
+        fair_every: int = 0,
+        route: leasing.Route | None = None,
+        registry: Mapping[str, Any] | None = None,
+    ) -> list[Lease]:
+        """Lease what ranks first: `limit` in all, `room[lane]` of a lane. Raises LeaseLost for a dead owner."""
+        return self.db.write(
+            partial(
+                leasing.lease,
+                owner=owner,
+                room=room,
+                limit=limit,
+                now_ms=self.now_ms(),
+                wake_rows=wake_rows,
+                fair_every=fair_every,
+                route=route,
+                registry=registry,
+            ),
+            full=False,
+        )
+
+    def unroute(self, lanes: Mapping[str, Any], limit: int = PAGE_ROWS) -> int:
+        """Send ready work of lanes that the policy no longer has back to be routed; at most `limit` rows."""
+        return self.db.write(partial(leasing.unroute, lanes=lanes, limit=limit), full=False)
+
+    def look_back(self, lease: Lease) -> Facts:
+        """What was tried for a lease's key."""
+        return self.db.read(partial(ledger.look_back, lease=lease))
+
+    def record(self, lease: Lease, uid: str, lane: str, tier: str = "free") -> Recorded | None:
+        """Write the ledger row before the call. None: the job was answered or held instead. Raises LeaseLost."""
+        return self.db.write(partial(ledger.record, lease=lease, uid=uid, lane=lane, tier=tier, now_ms=self.now_ms()))
+
+    def settle(self, uid: str, ending: Ending, then: Then, *, lane: str, lease: Lease | None) -> Settled:
+        """End an attempt on evidence; see `settle.settle`."""
+        job = standing(lease) if lease is not None else None
+        return self.db.write(
+            partial(settle.settle, uid=uid, ending=ending, then=then, lane=lane, job=job, now_ms=self.now_ms())
+        )
+
+    def detach(self, uid: str, lease: Lease, hold_ms: int) -> bool:
+        """Soft timeout: ambiguous, held, still listened to. Whether the job was still ours to move."""
+        return self.db.write(
+            partial(settle.detach, uid=uid, job=standing(lease), hold_ms=hold_ms, now_ms=self.now_ms())
+        )
+
+    def stop_listening(self, uid: str) -> None:
+        """End a hold whose listener's own clock has run out."""
+        self.db.write(partial(settle.stop_listening, uid=uid, now_ms=self.now_ms()))
+
+    def resolve(self, uid: str, choice: str, *, worst: Cost | None = None, certain: bool = False) -> None:
+        """Decide an ambiguous attempt, booking its worst case as an estimate."""
+        self.db.write(
+            partial(settle.resolve, uid=uid, choice=choice, worst=worst, certain=certain, now_ms=self.now_ms())
+        )
+
+    def give(self, lease: Lease, then: Then) -> None:
+        """Give a leased job back or fail it. Raises LeaseLost if the fence held."""
+        if not self.db.write(
+            partial(settle.give, job=standing(lease), then=then, now_ms=self.now_ms()), full=then.move == "fail"
+        ):
+            raise LeaseLost(ledger.lost(lease))
+
+    def holds(self, lease: Lease) -> bool:
+        """Whether the job is still held under this lease."""
+        return (
+            self.db.read(lambda tx: tx.one("job_under_lease", job_id=lease.job_id, lease_no=lease.lease_no)) is not None
+        )
+
+    # --- owners -----------------------------------------------------------------------------------------------------
+
+    def enlist(self, owner: OwnerRow) -> None:
+        """Write an owner's row: lease and record require it."""
+        self.db.write(partial(owners.enlist, owner=owner), full=False)
+
+    def living_owners(self) -> list[OwnerRow]:
+        """Owners that nobody has declared dead."""
+        return self.db.read(owners.living_owners)
+
+    def reclaim(self, owner: str, *, max_leases_lost: int = 10) -> Reclaimed:
+        """Declare an owner dead and take back what it held; a second time does nothing."""
+        return self.db.write(
+            partial(owners.reclaim, owner=owner, max_leases_lost=max_leases_lost, now_ms=self.now_ms())
+        )
+
+    def retire_owner(self, owner: str) -> bool:
+        """Strike the row of an owner that leaves and holds nothing."""
+        return self.db.write(partial(owners.retire_owner, owner=owner), full=False)
+
+    # --- persons ----------------------------------------------------------------------------------------------------
+
+    def cancel(self, job_id: int, *, hold_ms: int = 0) -> persons.Done:
+        """Withdraw all requests of a job and cancel it."""
+        return self.db.write(partial(persons.cancel, job_id=job_id, hold_ms=hold_ms, now_ms=self.now_ms()))
+
+    def withdraw(self, request_id: int, *, hold_ms: int = 0) -> persons.Done:
+        """Withdraw one request; its job is cancelled when none is left."""
+        return self.db.write(partial(persons.withdraw, request_id=request_id, hold_ms=hold_ms, now_ms=self.now_ms()))
+
+    def retry(self, job_id: int, *, granted: int = 0, lane: str | None = None) -> persons.Done:
+        """Ask again for a failed, cancelled or undeliverable job."""
+        return self.db.write(partial(persons.retry, job_id=job_id, granted=granted, lane=lane, now_ms=self.now_ms()))
+
+    # --- lanes ------------------------------------------------------------------------------------------------------
+
+    def close_lane(self, lane: str, closing: Closing) -> None:
+        """Close a lane for every drainer."""
+        self.db.write(partial(settle.close_lane, lane=lane, closing=closing, now_ms=self.now_ms()))
+
+    def open_lane(self, lane: str) -> None:
+        """Open a lane, whoever closed it."""
+        self.db.write(lambda tx: tx.all("open_lane", lane=lane))
+
+    def closed_lanes(self) -> dict[str, LaneRow]:
+        """Lanes that are closed now."""
+        now_ms = self.now_ms()
+        rows = [LaneRow(**row._asdict()) for row in self.db.read(lambda tx: tx.all("lane_states"))]
+        return {row.lane: row for row in rows if row.closed_until_ms is None or row.closed_until_ms > now_ms}
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    def counts(self) -> dict[str, int]:
+        """Jobs by state, from the tally: no scan at a million jobs."""
+        return self.db.read(looking.counts)
+
+    def tally(self) -> dict[str, int]:
+        """Every maintained count."""
+        return self.db.read(looking.tally)
+
+    def recount(self) -> dict[str, int]:
+        """The counts read off the jobs themselves."""
+        return self.db.read(looking.recount)
+
+    def any_ready(self, lane: str) -> bool:
+        """Whether a lane (or '' for unrouted) has ready work."""
+        return self.db.read(lambda tx: tx.one("any_ready", lane=lane)) is not None
+
+    def next_due_ms(self) -> int | None:
+        """When the next waiting job is due; None if none waits for a time."""
+        return self.db.read(lambda tx: tx.all("next_due")[0].at_ms)
+
+    def oldest_ready_ms(self, lanes: Sequence[str]) -> int | None:
+        """When the oldest ready job of these lanes was made."""
+        rows = self.db.read(lambda tx: [tx.one("oldest_ready", lane=lane) for lane in lanes])
+        return min((row.created_ms for row in rows if row is not None), default=None)
+
+    def events(self, after: int = 0, limit: int = PAGE_ROWS) -> list[Event]:
+        """Events by seq, after a cursor."""
+        return self.db.read(partial(looking.events, after=after, limit=limit))
+
+    def last_event(self) -> int:
+        """The seq of the newest event, 0 if there is none."""
+        return self.db.read(lambda tx: tx.all("last_event_seq")[0].seq)
+
+    def job(self, job_id: int) -> Job | None:
+        """One job, or None."""
+        row = self.db.read(lambda tx: tx.one("job", job_id=job_id))
+        return looking.job(row) if row is not None else None
+
+    def payload(self, job_id: int) -> str | None:
+        """A job's stored work as JSON text."""
+        row = self.db.read(lambda tx: tx.one("payload", job_id=job_id))
+        return row.body if row is not None else None
+
+    def jobs(self, *, before_id: int | None = None) -> Iterator[Job]:
+        """Jobs, newest first, read a page at a time."""
+        before = before_id if before_id is not None else 2**62
+        while rows := self.db.read(lambda tx, at=before: tx.all("jobs_before", before_id=at, limit=PAGE_ROWS)):
+            yield from map(looking.job, rows)
+            before = rows[-1].id
+
+    def attempts(self, job_id: int | None = None) -> Iterator[Attempt]:
+        """The ledger in order of seq: of one job and its key, or all of it."""
+        if job_id is not None:
+            yield from ledger.attempts(self.db.read(lambda tx: tx.all("attempts_of_job", job_id=job_id)))
+            return
+        after = 0
+        while rows := self.db.read(lambda tx, at=after: tx.all("attempts_after", after=at, limit=PAGE_ROWS)):
+            yield from ledger.attempts(rows)
+            after = rows[-1].seq
+
+    def requests(self, job_id: int, limit: int = PAGE_ROWS) -> list[looking.RequestRow]:
+        """The first requests that hang on a job."""
+        return looking.requests(self.db.read(lambda tx: tx.all("requests_for_job", job_id=job_id, limit=limit)))
+
+    def rank(self, job: Job, limit: int = 10_000) -> int:
+        """How many ready jobs of its lane go before a ready job, counted up to `limit`."""
+        row = self.db.read(
+            lambda tx: tx.all(
+                "rank_before",
+                lane=job.next_lane,
+                priority=job.priority,
+                batch_class=0 if job.service_class == "realtime" else 1,
+                due_ms=job.due_ms if job.due_ms is not None else leasing.FAR_FUTURE_MS,
+                id=job.id,
+                limit=limit,
+            )
+        )
+        return row[0].n
+
+    def results(self, submission_id: int | None = None, *, state: str = "done") -> Iterator[Result]:
+        """Results by request id; of one submission, in its order. Requests in other states are passed over."""
+        if submission_id is None:
+            after = 0
+            while rows := self.db.read(
+                lambda tx, at=after: tx.all("results_after", after=at, state=state, limit=PAGE_ROWS)
+            ):
+                yield from (one for one in map(looking.result, rows) if one.state == state)
+                after = rows[-1].request_id
+            return
+        position = -1
+        while rows := self.db.read(
+            lambda tx, at=position: tx.all(
+                "results_of_submission_after", submission_id=submission_id, after=at, limit=PAGE_ROWS
+            )
+        ):
+            yield from (one for one in map(looking.result, rows) if one.state == state)
+            position = rows[-1].position
+
+    def result(self, request_id: int) -> Result | None:
+        """One request as it stands, answered or not; None if there is no such request."""
+        row = self.db.read(lambda tx: tx.one("result_of_request", request_id=request_id))
+        return looking.result(row) if row is not None else None
+
+    def submission(self, id_or_name: int | str) -> Submission | None:
+        """One submission by id or name (the newest of that name), or None."""
+        by = "submission_by_id" if isinstance(id_or_name, int) else "submission_by_name"
+        key = "id" if isinstance(id_or_name, int) else "name"
+
+        def read(tx: Transaction) -> Submission | None:
+            row = tx.one(by, **{key: id_or_name})
+            return looking.submission(tx, row) if row is not None else None
+
+        return self.db.read(read)
+
+    def submissions(self, limit: int = 100) -> list[Submission]:
+        """Submissions, newest first."""
+        return self.db.read(
+            lambda tx: [looking.submission(tx, row) for row in tx.all("submissions", before_id=2**62, limit=limit)]
+        )
+
+
+def standing(lease: Lease) -> Standing:
+    """A lease's fence."""
+    return Standing(lease.job_id, lease.lease_no)
+
+
+def _receipt(answer: Receipt | KeyConflict) -> Receipt:
+    if isinstance(answer, KeyConflict):
+        raise answer
+    return answer
+
+
+def _name_queue(tx: Transaction, value: str) -> None:
+    tx.all("set_meta_once", name="queue_uuid", value=value)
