@@ -17,7 +17,7 @@ AfterHold = Literal["pin", "same", "ask", "fail"]
 Idempotency = Literal["none", "reject", "replay"]
 Recall = Literal["none", "store", "background"]
 Spill = Literal["never", "when_late"] | int
-"""Crossing to a dearer lane for want of room: never, when the due time would be missed, or after so many ms of waiting."""
+"""Crossing to a dearer lane for want of room: never, when its due time would be missed, or after so many ms."""
 
 FREE_FIRST_BYTE_MS = 300_000
 """First byte deadline of lanes priced 0: local models load and queue (DESIGN §6, O20)."""
