@@ -122,7 +122,7 @@ def test_o33_what_says_its_zone_is_one_moment_under_every_local_zone(said: objec
         (1_774_751_400.5, "or milliseconds"),
         (float("inf"), "found a number far outside"),
         (float("nan"), "found a number far outside"),
-        (10**5000, "found a number far outside"),
+        pytest.param(10**5000, "found a number far outside", id="5,001 digits"),
         (True, "found bool, wanted"),
         (None, "found NoneType, wanted"),
         ("tomorrow", 'found \'tomorrow\', wanted "2h", "2026-12-01T08:00Z"'),
