@@ -77,6 +77,17 @@ def test_the_least_value_satisfies_its_schema(schema: dict[str, Any]) -> None:
     assert satisfies(least(schema, "answer to ab12cd34"), schema)
 
 
+@pytest.mark.parametrize("kind", ["integer", "number"])
+@pytest.mark.parametrize("bounds", [(-5, -3), (-1, 1), (-2, 0), (0, 2), (7, 9), (None, -3), (7, None), (None, None)])
+def test_numbers_keep_clear_of_bounds_that_are_left_out(kind: str, bounds: tuple[int | None, int | None]) -> None:
+    named = zip(("exclusiveMinimum", "exclusiveMaximum"), bounds, strict=True)
+    value = least({"type": kind, **{name: bound for name, bound in named if bound is not None}}, "")
+    low, high = bounds
+    assert low is None or low < value
+    assert high is None or value < high
+    assert kind == "number" or type(value) is int
+
+
 def test_references_and_alternatives_are_followed() -> None:
     schema = {
         "$defs": {"Bird": {"type": "object", "properties": {"name": {"const": "duck"}}, "required": ["name"]}},
@@ -149,6 +160,10 @@ def test_an_answer_of_the_wrong_shape_is_json_that_breaks_the_schema() -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"tools": []}, "tools"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"$ref": "#/$defs/None"}}}]},
+            "tools[0].function.parameters",
+        ),
         ({"tool_choice": "auto"}, "tool_choice"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.name"),

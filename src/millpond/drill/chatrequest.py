@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from millpond.drill.least import least
+
 Json = dict[str, Any]
 
 
@@ -117,6 +119,7 @@ def _check_tools(fields: Json) -> None:
         name: Any = cast(Json, function).get("name") if isinstance(function, dict) else None
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
             raise Refused(f"Invalid 'tools[{position}].function.name'.", f"tools[{position}].function.name")
+        _check_schema(cast(Json, function).get("parameters") or {}, f"tools[{position}].function.parameters")
 
 
 def _check_format(response_format: Any) -> None:
@@ -132,6 +135,14 @@ def _check_format(response_format: Any) -> None:
             raise Refused("Invalid 'response_format.json_schema.name'.", "response_format.json_schema.name")
         if not isinstance(inner.get("schema"), dict):
             raise Refused("Missing 'response_format.json_schema.schema'.", "response_format.json_schema.schema")
+        _check_schema(inner["schema"], "response_format.json_schema.schema")
+
+
+def _check_schema(schema: Any, where: str) -> None:
+    try:
+        least(schema, "")
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise Refused(f"Invalid schema in '{where}'.", where) from error
 
 
 def texts_of(body: Mapping[str, Any]) -> list[str]:

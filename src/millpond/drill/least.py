@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Any, cast
 
 Json = dict[str, Any]
@@ -12,8 +13,8 @@ def least(schema: Mapping[str, Any], words: str, root: Mapping[str, Any] | None 
     """The least value that satisfies a simple JSON Schema; texts say `words`.
 
     Understood are type, properties, required, items, minItems, enum, const, minimum and maximum (also exclusive),
-    minLength, maxLength, anyOf and oneOf (first), allOf (merged), and references into the same document. `pattern`
-    and `format` are not.
+    minLength, maxLength, anyOf and oneOf (first), allOf (merged), and references into the same document; not `pattern`,
+    `format` and `uniqueItems`. A schema that is none raises LookupError, TypeError, ValueError or AttributeError.
     """
     root = root if root is not None else schema
     if depth > 32 or "const" in schema:
@@ -46,14 +47,24 @@ def least(schema: Mapping[str, Any], words: str, root: Mapping[str, Any] | None 
             return words[: schema.get("maxLength")].ljust(int(schema.get("minLength", 0)), ".")
 
 
-def _least_number(schema: Mapping[str, Any]) -> Any:
-    low, high = schema.get("minimum"), schema.get("maximum")
-    if (above := schema.get("exclusiveMinimum")) is not None:
-        low = above + (1 if schema.get("type") == "integer" or high is None else (high - above) / 2)
-    if (below := schema.get("exclusiveMaximum")) is not None:
-        high = below - 1
-    value = 0 if low is None else max(0, low)
-    return value if high is None else min(value, high)
+def _least_number(schema: Mapping[str, Any]) -> int | float:
+    """0 if the bounds leave it inside, else a number between them, or 1 beyond the only one."""
+    step = 1 if schema.get("type") == "integer" else 0
+    lows = [schema.get("minimum"), _moved(schema.get("exclusiveMinimum"), step)]
+    highs = [schema.get("maximum"), _moved(schema.get("exclusiveMaximum"), -step)]
+    low = max((bound for bound in lows if bound is not None), default=-inf)
+    high = min((bound for bound in highs if bound is not None), default=inf)
+    if low < 0 < high:
+        return 0
+    if step:
+        return low if low >= 0 else high
+    if low == -inf:
+        return high - 1
+    return low + 1 if high == inf else (low + high) / 2
+
+
+def _moved(bound: float | None, by: int) -> float | None:
+    return None if bound is None else bound + by
 
 
 def _referred(reference: str, root: Mapping[str, Any]) -> Json:
