@@ -1,0 +1,343 @@
+"""The lane of kind `chat`: an OpenAI-compatible chat completions API, streamed or not, one POST a call.
+
+What goes into the body, and from where: the lane's `params`, over them the prompt's; then what the product decides
+itself: model, messages, the cap on output, the schema, tools, effort, and how the answer travels. A value of None takes
+a name out again (`params: {stream_options: null}` for a server that refuses it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+from urllib.parse import quote
+
+import httpx2
+
+from millpond.lanes.answer import is_strict, read_answer, refuse_schema
+from millpond.lanes.completion import CHARS_PER_TOKEN, Completion, Fault, parse, read_fault
+from millpond.lanes.lane import Call
+from millpond.lanes.wire import Exchange, open_client, post
+from millpond.rules.errors import SettingsError
+from millpond.rules.job import Image, Outcome, Prompt, Reply
+from millpond.rules.outcome import Evidence, Failure
+from millpond.rules.policy import LanePolicy
+from millpond.rules.redaction import redact
+
+MESSAGE_CHARS = 2000
+"""As much of an error's words is kept."""
+
+SECRET_HEADERS = ("authorization", "api-key", "x-api-key", "cookie")
+"""Headers of a lane's policy whose values are treated as keys."""
+
+_OWN_FIELDS = frozenset({"model", "messages", "stream"})
+"""Names that no params may set: the prompt and the lane say them elsewhere."""
+
+_OUTPUT_CAPS = ("max_completion_tokens", "max_tokens")
+"""The two names of the cap on output: OpenAI's reasoning models refuse the second, most local servers know only it."""
+
+
+class CannotAsk(Exception):
+    """The work cannot be put to this lane; nothing was sent. `said` is `unfit` or, where no lane could, `permanent`."""
+
+    def __init__(self, said: Outcome, code: str, message: str) -> None:
+        super().__init__(message)
+        self.evidence = Evidence(sent="no", said=said, code=code, message=message)
+
+
+class ChatLane:
+    """Puts prompts to a chat completions API. `key` goes into the Authorization header; it is kept nowhere else.
+
+    One HTTP client per event loop; a lane that is used in another loop opens a new one.
+    """
+
+    def __init__(self, policy: LanePolicy, key: str = "") -> None:
+        """Raises SettingsError where the address, a header or the key cannot be used."""
+        self.policy = policy
+        self._url = _address(policy)
+        self._headers = _headers(policy, key)
+        named = {name.lower(): value for name, value in policy.headers.items()}
+        self._secrets = tuple(
+            filter(None, (key, self._url.password, *(named.get(name, "") for name in SECRET_HEADERS)))
+        )
+        self._client: httpx2.AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def call(self, call: Call) -> Evidence:
+        """Make one POST and say what was seen; work that this lane cannot put is not sent at all."""
+        try:
+            if not isinstance(call.work, Prompt):
+                raise CannotAsk("unfit", "unfit_work", "a chat lane takes prompts, not commands")
+            body = _encoded(request_body(self.policy, call.work))
+        except CannotAsk as refusal:
+            return refusal.evidence
+        # With 16 characters a token no honest answer reaches this; one that never stops does (O20).
+        cap = self.policy.max_output_tokens
+        completion = Completion(max_chars=cap * CHARS_PER_TOKEN if cap else None)
+        exchange = await post(
+            self._open(),
+            self._url,
+            headers={**self._headers, **_key_header(self.policy, call.idempotency_key)},
+            body=body,
+            deadlines=self.policy.deadlines,
+            on_event=completion.take_event,
+        )
+        return self._clean(_evidence(exchange, completion, call.work))
+
+    async def close(self) -> None:
+        """Close the connections that are kept."""
+        client, self._client = self._client, None
+        if client is not None and self._loop is asyncio.get_running_loop():
+            await client.aclose()
+
+    def _open(self) -> httpx2.AsyncClient:
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._loop is not loop:
+            # Connections of another loop cannot even be closed from this one; they end with it.
+            self._client, self._loop = open_client(self.policy), loop
+        return self._client
+
+    def _clean(self, evidence: Evidence) -> Evidence:
+        """Take the key out of everything but the reply itself, then cut: a cut must not leave half a key standing."""
+
+        def clean(text: str) -> str:
+            return redact(text[: 4 * MESSAGE_CHARS], self._secrets)[:MESSAGE_CHARS]
+
+        return replace(
+            evidence,
+            code=clean(evidence.code),
+            type=clean(evidence.type),
+            message=clean(evidence.message),
+            headers={name: clean(value) for name, value in evidence.headers.items()},
+            request_id=clean(evidence.request_id) if evidence.request_id else None,
+        )
+
+
+# ---------------------------------------------------------------- what is asked
+
+
+def request_body(policy: LanePolicy, prompt: Prompt) -> dict[str, Any]:
+    """The JSON body that puts a prompt to a lane. Raises CannotAsk where the lane or the prompt rules it out."""
+    params = {**policy.params, **prompt.params}
+    body = {name: value for name, value in params.items() if name not in _OWN_FIELDS}
+    if body.get("n", 1) not in (1, None):
+        raise CannotAsk("permanent", "bad_params", "n: a call brings one answer; for more, enqueue with sample=1, 2, …")
+    if model := _model(policy, prompt):
+        body["model"] = model
+    body["messages"] = _messages(policy, prompt)
+    _cap_output(body, policy)
+    if prompt.reasoning:
+        body["reasoning_effort"] = prompt.reasoning
+    if prompt.tools:
+        if not policy.supports_tools:
+            raise CannotAsk("unfit", "unfit_tools", f"lane {policy.name!r} does not support tools")
+        body["tools"] = list(prompt.tools)
+    if prompt.schema is not None:
+        body["response_format"] = _response_format(policy, prompt.schema)
+    if policy.streams:
+        body = {"stream_options": {"include_usage": True}} | body | {"stream": True}
+    else:
+        body.pop("stream_options", None)
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _model(policy: LanePolicy, prompt: Prompt) -> str:
+    """The model as the provider knows it: the one the caller named, through the lane's aliases, else the lane's own."""
+    if prompt.model is None:
+        return policy.models.get(policy.model, policy.model)
+    if not policy.offers(prompt.model):
+        raise CannotAsk("unfit", "unfit_model", f"lane {policy.name!r} does not offer the model {prompt.model!r}")
+    return policy.models.get(prompt.model, prompt.model)
+
+
+def _messages(policy: LanePolicy, prompt: Prompt) -> list[dict[str, Any]]:
+    """The chat: `messages` as they are, else system and task. Images join the last message of the user."""
+    messages: list[dict[str, Any]] = [{**message} for message in prompt.messages or ()]
+    if prompt.messages is None:
+        system: dict[str, Any] = {"role": "system", "content": prompt.system}
+        messages = [*([system] if prompt.system else []), {"role": "user", "content": prompt.task}]
+    holds_images = any(
+        isinstance(part, Mapping) and cast(Mapping[str, Any], part).get("type") == "image_url"
+        for message in messages
+        for part in _parts(message.get("content"))
+    )
+    if (prompt.images or holds_images) and not policy.supports_images:
+        raise CannotAsk("unfit", "unfit_images", f"lane {policy.name!r} does not support images")
+    if prompt.images:
+        last = next((message for message in reversed(messages) if message.get("role") == "user"), None)
+        if last is None:
+            last: dict[str, Any] | None = {"role": "user"}
+            messages.append(last)
+        text: Any = last.get("content")
+        before = [{"type": "text", "text": text}] if text and isinstance(text, str) else _parts(text)
+        last["content"] = [*before, *map(_image_part, prompt.images)]
+    return messages
+
+
+def _parts(content: Any) -> Sequence[Any]:
+    return cast(Sequence[Any], content) if isinstance(content, Sequence) and not isinstance(content, str) else ()
+
+
+def _image_part(image: Any) -> dict[str, Any]:
+    """An image as a part of a message: its bytes as a data: URL, or its address, which the provider fetches."""
+    if isinstance(image, Image):
+        data = f"data:{image.media_type};base64,{b64encode(image.data).decode()}" if image.data else image.url
+    else:
+        data = image if isinstance(image, str) else ""
+    if not data.startswith(("data:", "http://", "https://")):
+        raise CannotAsk("permanent", "bad_image", f"images: found {str(image)[:80]!r}, wanted an Image or a URL")
+    return {"type": "image_url", "image_url": {"url": data}}
+
+
+def _cap_output(body: dict[str, Any], policy: LanePolicy) -> None:
+    """Hold the output under the lane's cap, whatever the prompt asks: the cap bounds what was reserved for the call."""
+    cap = policy.max_output_tokens
+    if cap is None:
+        return
+    host = httpx2.URL(policy.base_url).host
+    own = _OUTPUT_CAPS[0] if host.endswith((".openai.com", ".openai.azure.com")) else _OUTPUT_CAPS[1]
+    for name in [name for name in _OUTPUT_CAPS if body.get(name) is not None] or [own]:
+        asked = body.get(name)
+        body[name] = min(asked, cap) if isinstance(asked, int) and asked > 0 else cap
+
+
+def _response_format(policy: LanePolicy, schema: Mapping[str, Any]) -> dict[str, Any]:
+    if wrong := refuse_schema(schema):
+        raise CannotAsk("permanent", "bad_schema", f"schema: {wrong}")
+    if not policy.supports_schema:
+        raise CannotAsk("unfit", "unfit_schema", f"lane {policy.name!r} does not support an output schema")
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": is_strict(schema)}}
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
+        raise CannotAsk("permanent", "bad_prompt", f"the prompt cannot be written as JSON: {error}") from None
+
+
+def _address(policy: LanePolicy) -> httpx2.URL:
+    wanted = (
+        f"lanes.{policy.name}.base_url: found {policy.base_url!r}, wanted an address such as http://127.0.0.1:11434/v1"
+    )
+    try:
+        url = httpx2.URL(policy.base_url)
+    except (httpx2.InvalidURL, TypeError):
+        raise SettingsError(wanted) from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise SettingsError(wanted)
+    return url.copy_with(path=url.path.rstrip("/") + "/chat/completions")
+
+
+def _headers(policy: LanePolicy, key: str) -> dict[str, str]:
+    headers = {
+        "content-type": "application/json",
+        "accept": "text/event-stream, application/json" if policy.streams else "application/json",
+        **({"authorization": f"Bearer {key}"} if key else {}),
+        **{name.lower(): value for name, value in policy.headers.items()},
+    }
+    for name, value in headers.items():
+        if not (value.isascii() and value.isprintable() and name.isascii() and name.replace("-", "").isalnum()):
+            what = "the key" if name == "authorization" and name not in policy.headers else f"the header {name!r}"
+            raise SettingsError(f"lanes.{policy.name}: {what} holds characters that no header can carry")
+    return headers
+
+
+def _key_header(policy: LanePolicy, idempotency_key: str) -> dict[str, str]:
+    """The idempotency key as a header; percent-encoded where it could not stand there, or be mistaken for encoded."""
+    if not policy.dedup_header or not idempotency_key:
+        return {}
+    is_plain = idempotency_key.isascii() and idempotency_key.isprintable() and "%" not in idempotency_key
+    is_plain = is_plain and idempotency_key == idempotency_key.strip()
+    return {policy.dedup_header: idempotency_key if is_plain else quote(idempotency_key, safe="")}
+
+
+# ---------------------------------------------------------------- what came back
+
+
+def _evidence(exchange: Exchange, completion: Completion, prompt: Prompt) -> Evidence:
+    """Put together what the wire and the codec saw."""
+    failure, message, fault = exchange.failure, exchange.message, Fault()
+    if exchange.status is not None and not exchange.answered and failure is None:
+        fault = _error_words(exchange.body)
+    elif exchange.answered and failure is None:
+        failure, message = _read_reply(exchange, completion)
+        fault = completion.fault or fault
+    if completion.finished and not completion.fault and exchange.streamed:
+        # The answer is whole; what happened to the connection afterwards does not take it back.
+        failure, message = None, ""
+    evidence = Evidence(
+        sent=exchange.sent,
+        failure=failure,
+        status=exchange.status,
+        code=fault.code,
+        type=fault.type,
+        message=fault.message or message,
+        headers=exchange.headers,
+        retry_info_ms=fault.retry_info_ms,
+        body_bytes=exchange.body_bytes,
+        first_byte_ms=exchange.first_byte_ms,
+        terminal=completion.finished and failure is None,
+        content_before_error=completion.content_before_fault,
+        usage=completion.usage,
+        request_id=exchange.request_id or completion.id,
+        model=completion.model,
+    )
+    return _with_answer(evidence, completion, prompt)
+
+
+def _with_answer(evidence: Evidence, completion: Completion, prompt: Prompt) -> Evidence:
+    """Add what was answered: whole, with the schema's judgement, or in part."""
+    is_refused = bool(completion.refusal) and not completion.has_content
+    finish_reason = "refusal" if is_refused else completion.finish_reason
+    data, schema_error = None, ""
+    if prompt.schema is not None and evidence.terminal and completion.text.strip():
+        data, schema_error = read_answer(completion.text, prompt.schema)
+    reply = Reply(
+        text=completion.text,
+        data=None if schema_error else data,
+        finish_reason=finish_reason,
+        model=completion.model,
+        **({"usage": completion.usage} if completion.usage else {}),
+        request_id=evidence.request_id,
+        raw=completion.as_body(),
+    )
+    came = completion.finished or completion.chars > 0 or bool(completion.tool_calls)
+    return replace(
+        evidence,
+        message=completion.refusal if is_refused and not evidence.message else evidence.message,
+        has_content=completion.has_content,
+        finish_reason=finish_reason,
+        schema_error=schema_error,
+        reply=reply if came else None,
+    )
+
+
+def _read_reply(exchange: Exchange, completion: Completion) -> tuple[Failure | None, str]:
+    """Read a 2xx reply that came to its end."""
+    if not exchange.streamed:
+        body = parse(exchange.body)
+        if isinstance(body, list) and len(cast(list[Any], body)) == 1:  # Gemini wraps its errors in a list
+            body = cast(list[Any], body)[0]
+        if not isinstance(body, Mapping):
+            return "bad_json", f"the reply is no JSON object: {exchange.body[:200].decode(errors='replace')}"
+        completion.take_whole(cast(Mapping[str, Any], body))
+        return None, ""
+    if completion.fault:
+        return "stream_error", ""
+    if completion.broken == "bad_json":
+        return "bad_json", "an event of the stream is no JSON object"
+    if completion.broken == "too_long":
+        return "stream_cut", f"more than {completion.max_chars} characters of output; stopped reading"
+    if not completion.finished:
+        return "stream_unfinished", "the stream ended without a finish reason or [DONE]"
+    return None, ""
+
+
+def _error_words(body: bytes) -> Fault:
+    """The words of an error's body; a body that is no JSON is its own words."""
+    parsed = parse(body)
+    return read_fault(parsed) if isinstance(parsed, (Mapping, list)) else Fault(message=body.decode(errors="replace"))
