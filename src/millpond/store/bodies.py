@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 from millpond.rules.errors import Undeliverable
 from millpond.rules.job import Command, Image, Prompt, Reply, Usage, Work
@@ -62,9 +62,25 @@ def rehydrate(work: Work, registry: Mapping[str, Any] | None) -> Any:
         known = ", ".join(sorted(registry)) or "none"
         raise Undeliverable(f"unknown command type {work.type!r}; registered types: {known}")
     try:
-        return model.model_validate(dict(work.payload))
+        # As JSON, since a strict model takes the text of a date or the list of a set from JSON only.
+        return model.model_validate_json(dump(dict(work.payload)))
     except ValueError as problem:  # pydantic's ValidationError is one
         raise Undeliverable(f"command {work.type!r} no longer validates: {_first_line(problem)}") from problem
+
+
+def contains(body: str, words: str) -> bool:
+    """Whether stored work says these words anywhere, in whatever case; names of fields are not what it says."""
+    [stored] = json.loads(body).values()
+    stored.pop("images", None)
+    return any(words.casefold() in text.casefold() for text in _texts(stored))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in cast("dict[str, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value):
+            yield from _texts(item)
 
 
 def dump_reply(reply: Reply) -> str:

@@ -339,6 +339,14 @@ SELECT * FROM v_job WHERE id = :job_id
 -- name: payload
 SELECT body FROM payload WHERE job_id = :job_id
 
+-- name: job_route
+SELECT route FROM job WHERE id = :job_id
+
+-- name: job_in_submission
+-- By name, or by its number where the name is one.
+SELECT 1 AS one FROM request r JOIN submission s ON s.id = r.submission_id
+WHERE r.job_id = :job_id AND (s.name = :name OR s.id = :id) LIMIT 1
+
 -- name: jobs_before
 SELECT * FROM v_job WHERE id < :before_id ORDER BY id DESC LIMIT :limit
 
