@@ -134,6 +134,24 @@ def idempotency_key(
     return fingerprint
 
 
+def plain(value: object, field: str) -> Any:
+    """A copy of a JSON value in plain lists and dicts, keys in their order.
+
+    Raises UsageError naming the path of what JSON, UTF-8 or a signed 64-bit integer cannot carry, or lies too deep.
+    """
+    return _plain(value, field, ordered=True)
+
+
+def inline_content(url: str) -> tuple[str, bytes] | None:
+    """Media type and content of a data URL; None for anything else, and for base64 that does not decode."""
+    return _data_url(url)
+
+
+def found(value: object) -> str:
+    """What was found, for a refusal: the value if it is short and harmless, else its type."""
+    return _kind(value)
+
+
 def _own_key(key: object, fingerprint: str, field: str) -> str:
     """The caller's key, verbatim, if it cannot be mistaken for the derived key of other work."""
     text = _text(key, field)
