@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from millpond.engine.perform import Happening, Performer, boot_ms
+from millpond.engine.clock import boot_ms
+from millpond.engine.perform import Happening, Performer
 from millpond.engine.scribe import Scribe
 from millpond.engine.tab import LaneTab, Tab
 from millpond.lanes.lane import Lane
@@ -22,6 +23,12 @@ from millpond.store.store import LaneRow, Store
 
 POLL_MS = 100
 """How often other processes' writes are looked for while idle: one PRAGMA, no row is read until somebody committed."""
+
+UNROUTED = ""
+"""The lane of a job that was not routed yet."""
+
+TEND_MS = 1_000
+"""How often a running drain looks after what others left behind."""
 
 
 @dataclass(slots=True)
@@ -51,7 +58,9 @@ class Drainer:
         registry: Mapping[str, Any] | None = None,
         tell: Callable[[Happening], None] | None = None,
         boot_ms: Callable[[], int] = boot_ms,
+        tend: Callable[[], object] | None = None,
     ) -> None:
+        """`tend` is called on the store's thread every TEND_MS while the drain runs: reclaiming the dead, say."""
         self._store = store
         self._policy = policy
         self._lanes = lanes
@@ -60,6 +69,7 @@ class Drainer:
         self._boot_ms = boot_ms
         self._tell = tell or _silence
         self._rng = rng or random.Random()
+        self._tend = tend
         self.tab = Tab({name: LaneTab() for name in lanes})
         self._closed: dict[str, LaneRow] = {}
         self._journeys: set[asyncio.Task[None]] = set()
@@ -93,16 +103,20 @@ class Drainer:
             is_stopping=lambda: self._stops > 0 or self._problem is not None,
         )
         cancelled = self._store.counts()["cancelled"]
+        tending = asyncio.create_task(self._keep_tending())
         try:
             while self._store.unroute(self._lanes):
                 pass  # each round is bounded; lanes that left the policy give their ready work back
             reason = await self._drain(until)
             await self._finish()
         finally:
+            tending.cancel()
             self._performer.cut()
             if self._journeys:
                 await asyncio.wait(self._journeys)
             self._scribe.close()
+            for lane in self._lanes.values():
+                await lane.close()
         if self._problem is not None:
             raise self._problem
         counts = self._store.counts()
@@ -122,7 +136,10 @@ class Drainer:
                 return "max_jobs"
             if await self._lease(until):
                 continue
-            if ended := await self._scribe.look(partial(self._is_over, until)):
+            ended = await self._scribe.look(partial(self._is_over, until))
+            if self._changed.is_set() or self._store.db.data_version() != version:
+                continue  # a slot came free or somebody committed while we looked: look again
+            if ended:
                 return ended
             await self._wait(version)
 
@@ -134,14 +151,15 @@ class Drainer:
         limit = sum(free.values())
         if until.max_jobs is not None:
             limit = min(limit, until.max_jobs - self.tab.done - self.tab.failed - self.tab.in_flight)
-        if limit <= 0 or not await self._scribe.look(partial(self._has_work, [n for n, f in free.items() if f])):
+        has_room = [name for name, slots in free.items() if slots and limit > 0]
+        if not await self._scribe.look(partial(self._has_work, has_room)):
             return 0
         leases = await self._scribe.write(
             partial(
                 leasing.lease,
                 owner=self._owner,
                 room=free,
-                limit=limit,
+                limit=max(limit, 0),
                 now_ms=now_ms,
                 wake_rows=self._policy.wake_chunk_rows,
                 fair_every=self._policy.fair_every,
@@ -160,11 +178,11 @@ class Drainer:
         return len(leases)
 
     def _has_work(self, lanes: list[str]) -> bool:
-        """Whether a lease would find anything: asked by a reader first, so that an idle drainer writes nothing."""
+        """Whether a lease would wake, route or take anything: asked first, so that an idle drainer writes nothing."""
         due = self._store.next_due_ms()
         if due is not None and due <= self._store.now_ms():
             return True
-        return any(self._store.any_ready(lane) for lane in ("", *lanes))
+        return any(self._store.any_ready(lane) for lane in (UNROUTED, *lanes))
 
     def _is_over(self, until: Until) -> Reason | None:
         """Whether nothing is left that this drain should wait for."""
@@ -181,17 +199,18 @@ class Drainer:
         return "idle"
 
     def _next_ms(self) -> int | None:
-        """When something can next be leased by the clock alone: a due job, or a lane with ready work that reopens."""
+        """When the clock alone brings something: a job that is due, a lane with ready work that opens again.
+
+        Ready work of an open lane is not among it: it is leased already, or waits for a slot, whose end wakes us.
+        """
         due = self._store.next_due_ms()
-        reopening = [
+        opening = [
             row.closed_until_ms
             for name, row in self._closed.items()
             if name in self._lanes and row.closed_until_ms is not None and self._store.any_ready(name)
         ]
-        open_with_work = [
-            self._store.now_ms() for name in self._lanes if name not in self._closed and self._store.any_ready(name)
-        ]
-        return min([*([due] if due is not None else []), *reopening, *open_with_work], default=None)
+        unrouted = [self._store.now_ms()] if self._store.any_ready(UNROUTED) else []
+        return min([*([due] if due is not None else []), *opening, *unrouted], default=None)
 
     async def _wait(self, version: int) -> None:
         """Until a slot is free, somebody committed, or something is due."""
@@ -219,6 +238,11 @@ class Drainer:
 
     def _order(self, work: Any, route: str) -> tuple[str, ...]:
         return tuple(name for name in lanes_for(work, route, self._policy) if name in self._lanes)
+
+    async def _keep_tending(self) -> None:
+        while self._tend is not None:
+            await asyncio.sleep(TEND_MS / 1000)
+            await self._scribe.look(self._tend)
 
     def _journey_ended(self, lane: str, task: asyncio.Task[None]) -> None:
         self._journeys.discard(task)

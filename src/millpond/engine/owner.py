@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from millpond.db import fork
 from millpond.rules.errors import LockHeld, QueueUnavailable
-from millpond.store.reclaim import OwnerRow
+from millpond.rules.job import OwnerRow
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,12 +23,6 @@ from millpond.rules.outcome import Evidence
 from millpond.rules.policy import Policy
 from millpond.store import ledger, settle
 from millpond.store.store import Store, standing
-
-
-def boot_ms() -> int:
-    """Milliseconds on a clock that counts suspend: a lease's age is judged by it before anything is sent."""
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.clock_gettime_ns(clock) // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

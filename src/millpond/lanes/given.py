@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from millpond.lanes.build import build_lanes
 from millpond.lanes.lane import Lane
@@ -17,26 +17,11 @@ Lanes = Any
 
 
 def choose_lanes(policy: Policy, lanes: Lanes) -> tuple[Policy, dict[str, Lane]]:
-    """The lanes to drain with, and the policy that names just these."""
-    if lanes is None:
-        built = build_lanes(policy)
-    elif isinstance(lanes, str):
-        built = build_lanes(policy, [lanes])
-    elif isinstance(lanes, Mapping):
-        built = {name: _as_lane(one, name) for name, one in lanes.items()}
-    elif isinstance(lanes, Sequence):
-        named = [one for one in lanes if isinstance(one, str)]
-        if len(named) == len(lanes):
-            built = build_lanes(policy, named)
-        else:
-            given = [_as_lane(one, None) for one in lanes]
-            built = {lane.policy.name: lane for lane in given}
-            if len(built) < len(given):
-                names = ", ".join(lane.policy.name for lane in given)
-                raise UsageError(f"lanes: found the same name twice in {names}; wanted names that differ: a mapping")
-    else:
-        lane = _as_lane(lanes, None)
-        built = {lane.policy.name: lane}
+    """The lanes to drain with (None: all enabled ones), and the policy that names just these.
+
+    Raises UnknownLane, UsageError for what is no lane or a name given twice, SettingsError where there is none at all.
+    """
+    built = build_lanes(policy) if lanes is None else _given(policy, lanes)
     if not built:
         raise SettingsError(
             "no lanes to drain with; name one in millpond.yaml (`millpond init` writes it) or give lanes="
@@ -44,6 +29,24 @@ def choose_lanes(policy: Policy, lanes: Lanes) -> tuple[Policy, dict[str, Lane]]
     kept = {route: tuple(n for n in names if n in built) for route, names in policy.routing.items()}
     routing = {route: names for route, names in kept.items() if names}
     return replace(policy, lanes={name: lane.policy for name, lane in built.items()}, routing=routing), built
+
+
+def _given(policy: Policy, lanes: Lanes) -> dict[str, Lane]:
+    built: dict[str, Lane] = {}
+    for name, one in _named(lanes):
+        lane = build_lanes(policy, [one])[one] if isinstance(one, str) else _as_lane(one, name)
+        if lane.policy.name in built:
+            raise UsageError(f"lanes: found {lane.policy.name!r} twice, wanted names that differ: give a mapping")
+        built[lane.policy.name] = lane
+    return built
+
+
+def _named(lanes: Lanes) -> list[tuple[str | None, Any]]:
+    if isinstance(lanes, Mapping):
+        return list(cast("Mapping[str, Any]", lanes).items())
+    if isinstance(lanes, Sequence) and not isinstance(lanes, str):
+        return [(None, one) for one in cast("Sequence[Any]", lanes)]
+    return [(None, lanes)]
 
 
 def _as_lane(one: Any, name: str | None) -> Lane:

@@ -240,6 +240,18 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnerRow:
+    """A process that holds or held leases. `uuid` names its lock file; `role` is `drainer` or `worker`."""
+
+    uuid: str
+    role: str
+    host: str
+    pid: int
+    boot_id: str
+    started_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Error:
     """Why a request has no answer: a stable `code` and a sentence."""
 

@@ -264,7 +264,8 @@ def end(heard: Heard, lane: LanePolicy, policy: Policy) -> Ending:
     classified = classify(
         heard.evidence,
         retry_500=lane.retry_500,
-        exceptions_harmless=not lane.effects,
+        exceptions_harmless=lane.kind == "command" and not lane.effects,
+        local=is_local(lane),
         idempotency=lane.idempotency,
         now_ms=heard.now_ms,
         default_delay_ms=policy.saturated_default_ms,
@@ -309,9 +310,16 @@ def _closing(classified: Classified, heard: Heard, lane: LanePolicy, policy: Pol
             delay * policy.backoff.jitter * heard.chance * 0.2
         )  # added only, so that waiters do not return as one
         return Closing(heard.now_ms + delay + jitter, why, "saturated")
-    if classified.lane_close == "person":
+    own_model = classified.lane_close == "model" and heard.evidence.model in (None, lane.model)
+    if classified.lane_close == "person" or own_model:
         return Closing(None, why, "down")
     return None
+
+
+def is_local(lane: LanePolicy) -> bool:
+    """Whether the lane is a server on this machine: one that refuses connections is not running, not busy."""
+    host = lane.base_url.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    return host.startswith(("127.", "localhost", "[::1]"))
 
 
 def verdict(

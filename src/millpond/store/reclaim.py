@@ -6,21 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from millpond.db.database import Transaction
+from millpond.rules.job import OwnerRow
 from millpond.store.holds import blocking, hold_end_ms, wake_key
 from millpond.store.moves import move, note
 from millpond.store.settle import make_ambiguous
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerRow:
-    """A process that holds or held leases. `uuid` names its lock file; `role` is `drainer` or `worker`."""
-
-    uuid: str
-    role: str
-    host: str
-    pid: int
-    boot_id: str
-    started_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,8 @@ def settle(
     settled = Settled(accepted=False, moved=False)
     if ending.outcome == "ok":
         settled = accept(tx, attempt, lane, now_ms)
+    if ending.outcome == "ok" and job is not None and not settled.accepted:
+        _follow(tx, job, Then("release"), now_ms)  # kept, not in force: whatever is in force answers the job at record
     if job is not None and then.move is not None:
         settled = Settled(settled.accepted, _follow(tx, job, then, now_ms), settled.requests, settled.job_id)
     if ending.closing is not None:

@@ -325,6 +325,22 @@ SELECT state, count(*) AS n FROM job GROUP BY state ORDER BY state
 -- name: count_held
 SELECT count(*) AS n FROM job WHERE state = 'waiting' AND wait_reason = 'held'
 
+-- name: ready_of_lane
+-- Counted only up to the limit: a status costs the same however long the backlog is.
+SELECT count(*) AS n FROM (SELECT 1 AS one FROM job WHERE state = 'ready' AND next_lane = :lane LIMIT :limit) counted
+
+-- name: calls_in_flight
+-- Open attempts, and those that are listened to after their soft timeout: both hold a slot of their lane.
+SELECT lane, count(*) AS n FROM
+  (SELECT lane FROM attempt WHERE outcome IS NULL UNION ALL SELECT lane FROM attempt WHERE listener IS NOT NULL) calls
+GROUP BY lane ORDER BY lane
+
+-- name: waiting_for_person
+SELECT wait_reason, count(*) AS n FROM
+  (SELECT wait_reason FROM job WHERE state = 'waiting' AND not_before_ms IS NULL
+   AND wait_reason IN ('asked', 'undeliverable') LIMIT :limit) counted
+GROUP BY wait_reason ORDER BY wait_reason
+
 -- name: meta
 SELECT value FROM meta WHERE name = :name
 
@@ -340,7 +356,7 @@ SELECT * FROM v_job WHERE id = :job_id
 SELECT body FROM payload WHERE job_id = :job_id
 
 -- name: job_route
-SELECT route FROM job WHERE id = :job_id
+SELECT route, floor_seq FROM job WHERE id = :job_id
 
 -- name: job_in_submission
 -- By name, or by its number where the name is one.

@@ -14,20 +14,24 @@ from millpond.db.migrations import read_folder
 from millpond.db.sqlite import SqliteDatabase
 from millpond.db.statements import load
 from millpond.rules.errors import KeyConflict, LeaseLost
-from millpond.rules.job import Attempt, Event, Job, Lease, Receipt, Result, Submission
+from millpond.rules.filters import Term
+from millpond.rules.job import Attempt, Event, Job, Lease, OwnerRow, Receipt, Result, Submission
 from millpond.rules.journey import Closing, Ending, Facts, Recorded, Then
 from millpond.rules.price import Cost
+from millpond.store import bodies, ledger, looking, persons, settle
 from millpond.store import lease as leasing
-from millpond.store import ledger, looking, persons, settle
 from millpond.store import reclaim as owners
 from millpond.store.enqueue import CHUNK_REQUESTS, Asked, enqueue, open_submission
 from millpond.store.moves import Standing
-from millpond.store.reclaim import OwnerRow, Reclaimed
+from millpond.store.reclaim import Reclaimed
 from millpond.store.settle import Settled
 
 T = TypeVar("T")
 PAGE_ROWS = 500
 """Rows read at a time by the iterators: no read transaction outlives one page."""
+
+COUNT_LIMIT = 10_000
+"""Where counting rows for a look stops: a look must not cost what the backlog costs."""
 
 RESOURCES = "millpond.store"
 
@@ -187,6 +191,11 @@ class Store:
             self.db.read(lambda tx: tx.one("job_under_lease", job_id=lease.job_id, lease_no=lease.lease_no)) is not None
         )
 
+    def lane_of(self, uid: str) -> str | None:
+        """The lane of an attempt; None if the ledger does not have it."""
+        row = self.db.read(lambda tx: tx.one("attempt_by_uid", uid=uid))
+        return row.lane if row is not None else None
+
     # --- owners -----------------------------------------------------------------------------------------------------
 
     def enlist(self, owner: OwnerRow) -> None:
@@ -251,6 +260,15 @@ class Store:
         """The counts read off the jobs themselves."""
         return self.db.read(looking.recount)
 
+    def miscounted(self) -> dict[str, tuple[int, int]]:
+        """Names whose kept count differs from the jobs in one snapshot: kept, and counted. Nothing: all is well."""
+
+        def read(tx: Transaction) -> dict[str, tuple[int, int]]:
+            kept, counted = looking.counts(tx), looking.recount(tx)
+            return {name: (kept[name], n) for name, n in counted.items() if kept[name] != n}
+
+        return self.db.read(read)
+
     def any_ready(self, lane: str) -> bool:
         """Whether a lane (or '' for unrouted) has ready work."""
         return self.db.read(lambda tx: tx.one("any_ready", lane=lane)) is not None
@@ -263,6 +281,22 @@ class Store:
         """When the oldest ready job of these lanes was made."""
         rows = self.db.read(lambda tx: [tx.one("oldest_ready", lane=lane) for lane in lanes])
         return min((row.created_ms for row in rows if row is not None), default=None)
+
+    def ready_of_lane(self, lane: str, limit: int = COUNT_LIMIT) -> int:
+        """How many ready jobs a lane (or '' for unrouted) has, counted up to `limit`."""
+        return self.db.read(lambda tx: tx.all("ready_of_lane", lane=lane, limit=limit)[0].n)
+
+    def calls_in_flight(self) -> dict[str, int]:
+        """Lane -> calls that hold one of its slots, detached ones included."""
+        return {row.lane: row.n for row in self.db.read(lambda tx: tx.all("calls_in_flight"))}
+
+    def waiting_for_person(self, limit: int = COUNT_LIMIT) -> dict[str, int]:
+        """`asked` and `undeliverable` -> how many jobs wait for a person's word, counted up to `limit`."""
+        return {row.wait_reason: row.n for row in self.db.read(lambda tx: tx.all("waiting_for_person", limit=limit))}
+
+    def requests_of_job(self, job_id: int) -> int:
+        """How many requests hang on a job, withdrawn ones included."""
+        return self.db.read(lambda tx: tx.all("requests_of_job", job_id=job_id)[0].n)
 
     def events(self, after: int = 0, limit: int = PAGE_ROWS) -> list[Event]:
         """Events by seq, after a cursor."""
@@ -281,6 +315,23 @@ class Store:
         """A job's stored work as JSON text."""
         row = self.db.read(lambda tx: tx.one("payload", job_id=job_id))
         return row.body if row is not None else None
+
+    def routing(self, job_id: int) -> tuple[str, int]:
+        """A job's intent or command type, and the seq up to which attempts of its key no longer count for routing."""
+        row = self.db.read(lambda tx: tx.one("job_route", job_id=job_id))
+        return (row.route, row.floor_seq) if row is not None else ("", 0)
+
+    def look_into(self, term: Term, job: Job) -> bool:
+        """Answer for the fields of a filter that a Job does not hold: its intent or command type, submission, text."""
+        if term.field == "submission":
+            number = int(term.value) if term.value.isascii() and term.value.isdecimal() and len(term.value) < 19 else 0
+            parameters = {"job_id": job.id, "name": term.value, "id": number}
+            return self.db.read(lambda tx: tx.one("job_in_submission", **parameters)) is not None
+        if term.field == "intent":
+            return self.routing(job.id)[0] == term.value
+        assert term.field == "text", f"no look-up for the filter field {term.field!r}"
+        body = self.payload(job.id)
+        return body is not None and bodies.contains(body, term.value)
 
     def jobs(self, *, before_id: int | None = None) -> Iterator[Job]:
         """Jobs, newest first, read a page at a time."""
@@ -318,14 +369,21 @@ class Store:
         )
         return row[0].n
 
-    def results(self, submission_id: int | None = None, *, state: str = "done") -> Iterator[Result]:
+    def results(
+        self, submission_id: int | None = None, *, state: str = "done", since_ms: int | None = None
+    ) -> Iterator[Result]:
         """Results by request id; of one submission, in its order. Requests in other states are passed over."""
+
+        def wanted(rows: list[Any]) -> Iterator[Result]:
+            new = (row for row in rows if since_ms is None or (row.settled_ms or 0) >= since_ms)
+            return (one for one in map(looking.result, new) if one.state == state)
+
         if submission_id is None:
             after = 0
             while rows := self.db.read(
                 lambda tx, at=after: tx.all("results_after", after=at, state=state, limit=PAGE_ROWS)
             ):
-                yield from (one for one in map(looking.result, rows) if one.state == state)
+                yield from wanted(rows)
                 after = rows[-1].request_id
             return
         position = -1
@@ -334,7 +392,7 @@ class Store:
                 "results_of_submission_after", submission_id=submission_id, after=at, limit=PAGE_ROWS
             )
         ):
-            yield from (one for one in map(looking.result, rows) if one.state == state)
+            yield from wanted(rows)
             position = rows[-1].position
 
     def result(self, request_id: int) -> Result | None:

@@ -75,6 +75,7 @@ CREATE UNIQUE INDEX one_live_job ON job (idempotency_key) WHERE live = 1;
 CREATE INDEX job_ready ON job (next_lane, priority DESC, batch_class, due_ms, id) WHERE state = 'ready';
 CREATE INDEX job_ready_by_age ON job (next_lane, id) WHERE state = 'ready';
 CREATE INDEX job_due ON job (not_before_ms, id) WHERE state = 'waiting' AND not_before_ms IS NOT NULL;
+CREATE INDEX job_unscheduled ON job (wait_reason, id) WHERE state = 'waiting' AND not_before_ms IS NULL;
 CREATE INDEX job_leased ON job (lease_owner, id) WHERE state = 'leased';
 CREATE INDEX job_artifact ON job (artifact_id) WHERE artifact_id IS NOT NULL;
 CREATE INDEX job_failed ON job (id) WHERE state = 'failed';

@@ -1,0 +1,492 @@
+"""Queue: everything that a caller asks of a queue, in one object. Opened on a folder; safe from any thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+from millpond.engine.clock import wall_ms
+from millpond.engine.drain import Drainer, Until
+from millpond.engine.owner import DrainLock, Holder, Owner
+from millpond.engine.perform import Happening
+from millpond.engine.reconcile import reclaim_dead
+from millpond.engine.workers import Workers
+from millpond.intake import Defaults, each_samples, take
+from millpond.lanes.given import Lanes, choose_lanes
+from millpond.report.summary import Summary
+from millpond.rows import read as read
+from millpond.rules.errors import KeyConflict, LockHeld, SettingsError, UsageError
+from millpond.rules.filters import matches, parse
+from millpond.rules.job import Attempt, BulkReport, Event, Job, Lease, Receipt, Reply, Result, ServiceClass, Submission
+from millpond.rules.policy import Policy
+from millpond.rules.router import hold_ms
+from millpond.rules.times import instant_ms
+from millpond.settings.home import make_home
+from millpond.settings.load import load
+from millpond.store.enqueue import CHUNK_REQUESTS, Asked
+from millpond.store.store import Store, open_sqlite
+
+WAIT_POLL_S = 0.05
+"""How often `wait` looks whether anybody committed: one PRAGMA, rows are read only if somebody did."""
+
+Waitable = Receipt | int
+
+
+class Queue:
+    """A durable lane queue. Use `Queue.open`; close it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        store: Store,
+        folder: Path,
+        policy: Policy,
+        *,
+        home: Path,
+        registry: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`folder` holds the locks beside the database; `open` finds all of this from settings."""
+        self.store = store
+        self.folder = folder
+        self.policy = policy
+        self.home = home
+        self.registry = registry
+        self._workers = Workers(store, folder, policy, registry)
+
+    @classmethod
+    def open(
+        cls,
+        target: str | Path | None = None,
+        *,
+        policy: Policy | None = None,
+        spend: str | Path | None = None,
+        registry: Mapping[str, Any] | None = None,
+    ) -> Queue:
+        """Open the queue of a folder (None: the home that settings name), making what is not there.
+
+        `policy` replaces the lanes and limits of the settings; `registry` maps names of command types to their pydantic
+        models. Raises SettingsError, SchemaTooNew, QueueUnavailable. `spend` is kept for the money issue and must be
+        None until then.
+        """
+        if spend is not None:
+            raise UsageError("spend: the spend book comes with a later version; leave it out")
+        if isinstance(target, str) and "://" in target:
+            raise UsageError(f"queue {target!r}: PostgreSQL comes with a later version; wanted a folder")
+        settings = load(home=target)
+        if not isinstance(settings.queue, Path):
+            raise UsageError(f"queue {settings.queue!r}: PostgreSQL comes with a later version; wanted a path")
+        policy = policy if policy is not None else settings.policy
+        policy.check()
+        make_home(settings.home)
+        if registry is None and settings.commands:
+            registry = _registry(settings.commands)
+        store = Store(open_sqlite(settings.queue, durable=policy.durable), wall_ms)
+        folder = settings.queue.with_name(settings.queue.name + ".d")
+        return cls(store, folder, policy, home=settings.home, registry=registry)
+
+    def close(self) -> None:
+        """Close it. What this process still held under a lease is another's from here on."""
+        self._workers.leave()
+        self.store.close()
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Queue({str(self.home)!r})"
+
+    # --- the door -------------------------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        work: Any,
+        *,
+        priority: int = 0,
+        service_class: ServiceClass = "batch",
+        due: Any = None,
+        not_before: Any = None,
+        lane: str | None = None,
+        key: str | None = None,
+        sample: int | None = None,
+        dedup: bool = True,
+        fresh: bool = False,
+        custom_id: str | None = None,
+        carried: Mapping[str, Any] | None = None,
+        label: str | None = None,
+        tags: Sequence[str] = (),
+        trace_id: str | None = None,
+        connection: Any = None,
+    ) -> Receipt:
+        """Accept one piece of work, durably. The Receipt says whether it is new, joined or reused.
+
+        `work` is a Prompt, a text, a mapping of Prompt's fields, a Request, or a model of a registered type. Larger
+        `priority` first; `due` and `not_before` are "2h", an ISO instant with its offset, an aware datetime or a
+        timedelta. `fresh` retires an answer that is in force. Raises UsageError, KeyConflict, UnknownLane,
+        QueueUnavailable, QueueBusy; nothing was accepted then.
+        """
+        if connection is not None:
+            raise UsageError("connection: transactional enqueue comes with PostgreSQL; leave it out")
+        defaults = Defaults(
+            priority=priority,
+            service_class=service_class,
+            due=due,
+            not_before=not_before,
+            lane=lane,
+            key=key,
+            sample=sample,
+            dedup=dedup,
+            fresh=fresh,
+            custom_id=custom_id,
+            carried=carried,
+            label=label,
+            tags=tags,
+            trace_id=trace_id,
+        )
+        return self.store.enqueue_one(self._take(work, 0, defaults), max_age_ms=self.policy.artifact_max_age_ms)
+
+    def enqueue_many(
+        self,
+        works: Iterable[Any],
+        *,
+        submission: str | None = None,
+        each: bool = False,
+        strict: bool = False,
+        on_done: Any = None,
+        source: str = "api",
+        **defaults: Any,
+    ) -> list[Receipt]:
+        """Accept many as one submission; Receipts in their order.
+
+        In chunks of one durable transaction each, or (`strict`) all in one and nothing if one is refused. Without
+        `strict` the first refusal is raised after the chunks before it are accepted. `each`: the k-th identical row is
+        a sample of its own. Defaults are the keywords of `enqueue`.
+        """
+        if on_done is not None:
+            raise UsageError("on_done: completion hooks come with a later version; leave it out")
+        common = _defaults(defaults)
+        asked = (self._take(work, at, common) for at, work in enumerate(works))
+        if each:
+            asked = each_samples(asked)
+        max_age = self.policy.artifact_max_age_ms
+        if strict:
+            return self.store.enqueue_all(list(asked), name=submission, source=source, max_age_ms=max_age)
+        receipts: list[Receipt] = []
+        for answer in self.enqueue_stream(asked, submission=submission, source=source):
+            if isinstance(answer, KeyConflict):
+                raise answer
+            receipts.append(answer)
+        return receipts
+
+    def enqueue_stream(
+        self, asked: Iterable[Asked], *, submission: str | None = None, source: str = "api"
+    ) -> Iterator[Receipt | KeyConflict]:
+        """Accept a stream in bounded chunks, each durable before its answers are given. For files of any size."""
+        submission_id = 0
+        chunk: list[Asked] = []
+
+        def flush() -> list[Receipt | KeyConflict]:
+            nonlocal submission_id
+            submission_id = submission_id or self.store.open_submission(submission, source)
+            answers = self.store.enqueue(chunk, submission_id, max_age_ms=self.policy.artifact_max_age_ms)
+            chunk.clear()
+            return answers
+
+        for one in asked:
+            chunk.append(one)
+            if len(chunk) == CHUNK_REQUESTS:
+                yield from flush()
+        if chunk:
+            yield from flush()
+
+    def take(self, work: Any, position: int, **defaults: Any) -> Asked:
+        """Validate and name one piece of work without accepting it. Raises UsageError for what cannot be."""
+        return self._take(work, position, _defaults(defaults))
+
+    def _take(self, work: Any, position: int, defaults: Defaults) -> Asked:
+        if defaults.lane:
+            self.policy.lane(defaults.lane)
+        return take(work, position=position, registry=self.registry, defaults=defaults, now_ms=self.store.now_ms())
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    def job(self, job_id: int) -> Job:
+        """One job. Raises UsageError if there is none of this id."""
+        job = self.store.job(job_id)
+        if job is None:
+            raise UsageError(f"no job {job_id} in this queue; `millpond jobs` lists them")
+        return job
+
+    def jobs(self, filter: str = "", *, limit: int = 100, before_id: int | None = None) -> list[Job]:  # noqa: A002
+        """Jobs that match a filter, newest first. Raises UsageError for a filter that cannot be read."""
+        terms = parse(filter, self.store.now_ms())
+        found: list[Job] = []
+        for job in self.store.jobs(before_id=before_id):
+            if len(found) >= limit:
+                break
+            if matches(terms, job, self.store.look_into):
+                found.append(job)
+        return found
+
+    def submission(self, id_or_name: int | str) -> Submission:
+        """One submission by id or name. Raises UsageError if there is none."""
+        found = self.store.submission(id_or_name)
+        if found is None:
+            raise UsageError(f"no submission {id_or_name!r} in this queue; `millpond submissions` lists them")
+        return found
+
+    def submissions(self) -> list[Submission]:
+        """The newest submissions, newest first."""
+        return self.store.submissions()
+
+    def counts(self) -> dict[str, int]:
+        """Jobs by state; `held` is part of `waiting`."""
+        return self.store.counts()
+
+    def results(
+        self, submission: int | str | None = None, *, failed: bool = False, since: Any = None
+    ) -> Iterator[Result]:
+        """Results of requests that are done, or of those that failed; of one submission in its order, else by id.
+
+        `since` admits only those settled at or after it.
+        """
+        id_ = self.submission(submission).id if submission is not None else None
+        since_ms = instant_ms(since, self.store.now_ms(), field="since") if since is not None else None
+        return self.store.results(id_, state="failed" if failed else "done", since_ms=since_ms)
+
+    def result(self, receipt_or_request_id: Waitable) -> Result | None:
+        """The result of one request; None while it has none. Raises UsageError for an unknown request."""
+        found = self.store.result(_request_id(receipt_or_request_id))
+        if found is None:
+            raise UsageError(f"no request {_request_id(receipt_or_request_id)} in this queue")
+        return found if found.state in ("done", "failed", "cancelled") else None
+
+    def wait(self, what: Waitable | Iterable[Waitable] | Submission | str, timeout: float | None = None) -> bool:
+        """Wait until all of these requests (or a whole submission) are answered, failed or cancelled.
+
+        `timeout` in s; False if it passed first.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        version: int | None = None
+        pending = self._pending(what)
+        while True:
+            seen = self.store.db.data_version()
+            if seen != version:
+                version = seen
+                if not pending():
+                    return True
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            time.sleep(WAIT_POLL_S if deadline is None else max(min(WAIT_POLL_S, deadline - time.monotonic()), 0))
+
+    def _pending(self, what: Any) -> Any:
+        if isinstance(what, Submission | str):
+            name = what.id if isinstance(what, Submission) else what
+            return lambda: self.submission(name).pending
+        ids = [_request_id(one) for one in ([what] if isinstance(what, Receipt | int) else what)]
+
+        def left() -> int:
+            ids[:] = [id_ for id_ in ids if self.result(id_) is None]
+            return len(ids)
+
+        return left
+
+    def ledger(self, job_id: int | None = None) -> Iterator[Attempt]:
+        """Attempts in order: of one job and its key, or all."""
+        return self.store.attempts(job_id)
+
+    def feed(self, after: str | None = None) -> Iterator[Event]:
+        """Events since a cursor, up to now. Pass the last one's cursor to read on."""
+        cursor = _cursor(after)
+        while page := self.store.events(cursor):
+            yield from page
+            cursor = int(page[-1].cursor)
+
+    # --- what persons do ------------------------------------------------------------------------------------------
+
+    def cancel(self, filter_or_ids: str | int | Iterable[int], *, dry_run: bool = False) -> BulkReport:
+        """Cancel jobs: by ids, or those that match a filter. A call in flight is listened to on; its reply is kept."""
+
+        def one(job: Job) -> tuple[bool, str]:
+            lane = self.policy.lanes.get(job.next_lane)
+            now_ms = self.store.now_ms()
+            hold = hold_ms(lane, self.policy, job.service_class, job.due_ms, now_ms) if lane else 0
+            done = self.store.cancel(job.id, hold_ms=hold)
+            return done.took_effect, done.why
+
+        return self._bulk(filter_or_ids, one, dry_run, ("waiting", "ready", "leased", "offloaded"))
+
+    def retry(
+        self, filter_or_ids: str | int | Iterable[int], *, lane: str | None = None, dry_run: bool = False
+    ) -> BulkReport:
+        """Ask again for failed, cancelled or undeliverable jobs, with the policy's attempts granted anew."""
+        if lane is not None:
+            self.policy.lane(lane)
+
+        def one(job: Job) -> tuple[bool, str]:
+            done = self.store.retry(job.id, granted=self.policy.max_attempts_per_job, lane=lane)
+            return done.took_effect, done.why
+
+        return self._bulk(filter_or_ids, one, dry_run, ("failed", "cancelled", "waiting"))
+
+    def _bulk(self, which: Any, verb: Any, dry_run: bool, states: Sequence[str]) -> BulkReport:
+        jobs: Iterable[Job | None]
+        if isinstance(which, str):
+            jobs = self.jobs(which, limit=2**31)
+        else:
+            jobs = (self.store.job(id_) for id_ in ([which] if isinstance(which, int) else which))
+        eligible = done = 0
+        reasons: dict[str, int] = {}
+        for job in jobs:
+            why = ""
+            if job is None:
+                why = "unknown job"
+            elif job.state not in states or (job.state == "waiting" and "failed" in states
+                                             and job.wait_reason != "undeliverable"):  # fmt: skip
+                why = f"already {job.state}" if "failed" not in states else f"is {job.state}"
+            else:
+                eligible += 1
+                took, why = (False, "") if dry_run else verb(job)
+                done += took
+            if why:
+                reasons[why] = reasons.get(why, 0) + 1
+        return BulkReport(eligible, done, sum(reasons.values()), reasons)
+
+    # --- draining -------------------------------------------------------------------------------------------------
+
+    def drain(
+        self,
+        policy: Policy | None = None,
+        *,
+        lanes: Lanes = None,
+        max_jobs: int | None = None,
+        until_empty: bool = False,
+        daemon: bool = False,
+    ) -> Summary:
+        """Drain the queue, and say what was done and what is left.
+
+        Ends when nothing is ready, in flight or due soon; `until_empty` waits for everything that the clock can bring,
+        `daemon` for ever. A queue that another process drains gives a Summary with reason `lock_held` and its holder.
+        Works inside a running event loop too, on a thread of its own.
+        """
+        until = Until(until_empty=until_empty, daemon=daemon, max_jobs=max_jobs)
+        try:
+            with self.draining(policy, lanes=lanes) as drainer:
+                return _run(drainer, until)
+        except LockHeld as held:
+            return replace(Summary(reason="lock_held", holder=held.holder), **self._left())
+
+    @contextmanager
+    def draining(
+        self, policy: Policy | None = None, *, lanes: Lanes = None, tell: Callable[[Happening], None] | None = None
+    ) -> Generator[Drainer]:
+        """A Drainer that holds the queue's drain lock, for those who run and stop it themselves. Raises LockHeld."""
+        policy, built = choose_lanes(policy or self.policy, lanes)
+        lock = DrainLock(self.folder)
+        lock.take(self.store.now_ms())
+        owner: Owner | None = None
+        try:
+            self.reclaim_dead()
+            owner = Owner(self.folder, "drainer", self.store.now_ms())
+            self.store.enlist(owner.row)
+            yield Drainer(
+                self.store,
+                policy,
+                built,
+                owner.uuid,
+                registry=self.registry,
+                tell=tell,
+                tend=self.reclaim_dead,
+            )
+        finally:
+            if owner is not None:
+                self.store.retire_owner(owner.uuid)
+                owner.leave()
+            lock.release()
+
+    def drainer(self) -> Holder | None:
+        """Who drains this queue now; None if nobody does."""
+        return DrainLock(self.folder).holder()
+
+    def reclaim_dead(self) -> None:
+        """Take back what dead owners of this host held."""
+        reclaim_dead(self.store, self.folder, max_leases_lost=self.policy.max_leases_lost)
+
+    def _left(self) -> dict[str, Any]:
+        counts = self.counts()
+        left = {name: counts[name] for name in ("waiting", "held", "ready", "offloaded")}
+        return {**left, "next_due_ms": self.store.next_due_ms()}
+
+    # --- workers of one's own -------------------------------------------------------------------------------------
+
+    def lease(self, n: int = 1, *, lanes: Iterable[str] | None = None, owner: str | None = None) -> list[Lease]:
+        """Lease up to n jobs for work of one's own: record, make the call, settle. See `Workers.lease`."""
+        return self._workers.lease(n, lanes=lanes, owner=owner)
+
+    def record(self, lease: Lease, lane: str | None = None) -> str | None:
+        """Write the ledger row before the call. Its attempt uid; None: send nothing. See `Workers.record`."""
+        return self._workers.record(lease, lane)
+
+    def settle(self, lease: Lease, attempt: str, reply_or_text_or_exception: Any) -> bool:
+        """End an attempt with what its call gave. Whether it answers the key now. See `Workers.settle`."""
+        return self._workers.settle(lease, attempt, reply_or_text_or_exception)
+
+    def renew(self, lease: Lease) -> None:
+        """Say that the job is still being worked on. Raises LeaseLost if it is no longer held."""
+        self._workers.renew(lease)
+
+    def release(self, lease: Lease) -> None:
+        """Give a job back untouched. Raises LeaseLost."""
+        self._workers.release(lease)
+
+    def accept(self, attempt_uid: str, reply: Reply) -> bool:
+        """Hand in the reply of an attempt, however late. Whether it is in force now."""
+        return self._workers.accept(attempt_uid, reply)
+
+
+def _run(drainer: Drainer, until: Until) -> Summary:
+    """Run a drainer to its end: on this thread, or on one of its own where a loop already runs on this one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(drainer.run(until))
+    with ThreadPoolExecutor(1, thread_name_prefix="millpond-drain") as thread:
+        return thread.submit(lambda: asyncio.run(drainer.run(until))).result()
+
+
+def _defaults(given: Mapping[str, Any]) -> Defaults:
+    try:
+        return Defaults(**given)
+    except TypeError as problem:
+        known = ", ".join(Defaults.__dataclass_fields__)
+        raise UsageError(f"enqueue: {str(problem).rpartition('() ')[2]}; known keywords: {known}") from None
+
+
+def _request_id(one: Waitable) -> int:
+    return one.request_id if isinstance(one, Receipt) else one
+
+
+def _cursor(after: str | None) -> int:
+    if after is None:
+        return 0
+    if not after.isdecimal():
+        raise UsageError(f"cursor {after!r}: wanted the cursor of an event of this queue")
+    return int(after)
+
+
+def _registry(target: str) -> Mapping[str, Any]:
+    """The registry that `commands: module:REGISTRY` names."""
+    module, _, name = target.partition(":")
+    try:
+        return cast("Mapping[str, Any]", getattr(import_module(module), name))
+    except (ImportError, AttributeError, ValueError) as problem:
+        raise SettingsError(f"commands: cannot load {target!r}: {problem}; wanted module:REGISTRY") from problem

@@ -1,0 +1,47 @@
+"""What holds in every test: no lane sees a request that the ledger does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apsw
+import pytest
+
+from millpond.drill.faultlane import FaultLane
+from millpond.store.store import Store
+
+
+@pytest.fixture(autouse=True)
+def requests_seen_are_ledger_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """After each test that opened a store: the POSTs that the fault lanes saw from it are at most its ledger rows.
+
+    Tests that call a lane without a store prove other things and are left out.
+    """
+    lanes: list[FaultLane] = []
+    paths: set[str] = set()
+    make_lane, make_store = FaultLane.__init__, Store.__init__
+
+    def lane_made(self: FaultLane, *args: Any, **kwargs: Any) -> None:
+        make_lane(self, *args, **kwargs)
+        lanes.append(self)
+
+    def store_made(self: Store, *args: Any, **kwargs: Any) -> None:
+        make_store(self, *args, **kwargs)
+        paths.add(str(self.db.path))  # pyright: ignore[reportAttributeAccessIssue]
+
+    monkeypatch.setattr(FaultLane, "__init__", lane_made)
+    monkeypatch.setattr(Store, "__init__", store_made)
+    yield
+    posts = sum(lane.accepted() for lane in lanes)
+    if paths and posts:
+        rows = sum(_ledger_rows(path) for path in paths)
+        assert posts <= rows, f"lanes saw {posts} requests, the ledger has {rows} rows"
+
+
+def _ledger_rows(path: str) -> int:
+    database = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        return database.execute("SELECT count(*) FROM attempt").fetchall()[0][0]
+    finally:
+        database.close()
