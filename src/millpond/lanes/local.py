@@ -17,7 +17,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -104,25 +104,25 @@ class CallableLane:
         try:
             async with timer:
                 if self._is_async:
-                    returned = await run()
+                    gave = await run()
                 else:
                     thread = self._submit(run)
-                    returned = (await asyncio.wrap_future(thread)).result()
-                    if inspect.isawaitable(returned):
-                        returned = await returned
+                    gave = (await asyncio.wrap_future(thread)).result()
+                    if inspect.isawaitable(gave):
+                        gave = await gave
         except TimeoutError as error:
             if not timer.expired():
-                return self._raised(error)
+                return raised(error, effects=self.policy.effects, secrets=self._secrets)
             if thread is not None and thread.cancelled():
                 return Evidence(sent="no", failure="pool_timeout", message="no thread of the lane came free")
             return _ran_out(total_ms)
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
-            return self._raised(error)
+            return raised(error, effects=self.policy.effects, secrets=self._secrets)
         except (Exception, SystemExit) as error:
-            return self._raised(error)
-        return _returned(returned, call.work)
+            return raised(error, effects=self.policy.effects, secrets=self._secrets)
+        return returned(gave, call.work)
 
     async def close(self) -> None:
         """Let the threads go; a function that still runs ends in its own time."""
@@ -134,19 +134,6 @@ class CallableLane:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.policy.max_in_flight, thread_name_prefix=f"lane-{self.policy.name}")
         return self._pool.submit(_ended, partial(contextvars.copy_context().run, run))
-
-    def _raised(self, error: BaseException) -> Evidence:
-        """What an exception says. Its traceback is left out: it may show the work and the key."""
-        said: Outcome = "ambiguous" if self.policy.effects else "retryable"
-        name, words = type(error).__name__, str(error)
-        if isinstance(error, HandlerSignal):
-            words_said: list[Outcome] = [word for kind, word in _SAID.items() if isinstance(error, kind)]
-            said = words_said[0] if words_said else "ambiguous"
-            message, after_ms = words, _ms(error.after_s)
-        else:
-            message, after_ms = f"{name}: {words}" if words else name, None
-        message = redact(message[: 4 * MESSAGE_CHARS], self._secrets)[:MESSAGE_CHARS]
-        return Evidence(failure="exception", said=said, type=name, message=message, retry_info_ms=after_ms)
 
 
 class PythonLane(CallableLane):
@@ -232,7 +219,7 @@ class CommandLane:
         if status != 0:
             return self._failed(status, complained)
         text = printed.decode(errors="replace")
-        return _returned(text.removesuffix("\n").removesuffix("\r"), call.work)
+        return returned(text.removesuffix("\n").removesuffix("\r"), call.work)
 
     def _failed(self, status: int, complained: bytes) -> Evidence:
         words = f"exit status {status}" if status > 0 else f"ended by signal {-status}"
@@ -281,7 +268,21 @@ def _cannot(said: Outcome, code: str, message: str) -> Evidence:
     return Evidence(sent="no", said=said, code=code, message=message)
 
 
-def _returned(value: Any, work: Work) -> Evidence:
+def raised(error: BaseException, *, effects: bool, secrets: Iterable[str] = ()) -> Evidence:
+    """What an exception of a handler says. Its traceback is left out: it may show the work and the key."""
+    said: Outcome = "ambiguous" if effects else "retryable"
+    name, words = type(error).__name__, str(error)
+    if isinstance(error, HandlerSignal):
+        words_said: list[Outcome] = [word for kind, word in _SAID.items() if isinstance(error, kind)]
+        said = words_said[0] if words_said else "ambiguous"
+        message, after_ms = words, _ms(error.after_s)
+    else:
+        message, after_ms = f"{name}: {words}" if words else name, None
+    message = redact(message[: 4 * MESSAGE_CHARS], secrets)[:MESSAGE_CHARS]
+    return Evidence(failure="exception", said=said, type=name, message=message, retry_info_ms=after_ms)
+
+
+def returned(value: Any, work: Any) -> Evidence:
     """What a call that ended well brought. The work is done, so a value of no use is unusable, not retryable."""
     if isinstance(value, Reply):
         reply = value
