@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     Registry = Mapping[str, type[BaseModel]]
 
+FirstLane = Callable[[Work, str, str], str]
+"""Work, its route, the lane wished for -> the lane it starts on, or "" where that is to be found later."""
+
 SERVICE_CLASSES: tuple[ServiceClass, ...] = get_args(ServiceClass)
 
 MAX_IMAGE_BYTES = 20 * 1024 * 1024
@@ -95,15 +98,17 @@ def take(
     now_ms: int,
     base: Path | None = None,
     new_uid: Callable[[], str] = new_uid,
+    first_lane: FirstLane | None = None,
 ) -> Asked:
     """One request in the form in which it is stored: checked field by field, named, and proven to load again (O12).
 
     Takes a Prompt, a task as text, a mapping of Prompt's fields, a model of a registered type, a Command, or a Request
     with one of these, whose own fields win over the defaults. Files of images are read here, relative to `base`.
+    `first_lane` says where routing starts the work; without it that is found when it is leased.
     Raises UsageError naming the field, what was found and what was wanted, never repeating a whole prompt.
     """
     try:
-        return _take(item, position, registry, defaults or Defaults(), now_ms, base, new_uid)
+        return _take(item, position, registry, defaults or Defaults(), now_ms, base, new_uid, first_lane)
     except RecursionError:  # The caller's own stack was nearly full: still a refusal, never a crash.
         raise UsageError(f"work: found deeper nesting than the stack allows, wanted {MAX_DEPTH} levels") from None
     except UsageError as refusal:
@@ -135,15 +140,17 @@ def _take(
     now_ms: int,
     base: Path | None,
     new_uid: Callable[[], str],
+    first_lane: FirstLane | None,
 ) -> Asked:
     request = item if isinstance(item, Request) else Request(item)
     work, body = _proven(request.work, registry, base, new_uid)
     print_ = fingerprint(work)
     is_prompt = isinstance(work, Prompt)
+    route = work.intent if is_prompt else work.type
     return Asked(
         position=position,
         kind="prompt" if is_prompt else "command",
-        route=work.intent if is_prompt else work.type,
+        route=route,
         fingerprint=print_,
         idempotency_key=idempotency_key(
             work,
@@ -162,6 +169,7 @@ def _take(
         if defaults.not_before is None
         else instant_ms(defaults.not_before, now_ms, field="not_before"),
         lane=defaults.lane or "",
+        next_lane=first_lane(work, route, defaults.lane or "") if first_lane else "",
         fresh=defaults.fresh,
         label=short_name(request.label, "label") or defaults.label,
         origin=defaults.origin,

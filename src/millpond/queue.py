@@ -21,16 +21,30 @@ from millpond.engine.reconcile import reclaim_dead
 from millpond.engine.workers import Workers
 from millpond.intake import Defaults, each_samples, take
 from millpond.lanes.given import Lanes, choose_lanes
+from millpond.report import explain, status
+from millpond.report.status import Status
 from millpond.report.summary import Summary
 from millpond.rows import read as read
 from millpond.rules.errors import KeyConflict, LockHeld, SettingsError, UsageError
 from millpond.rules.filters import matches, parse
-from millpond.rules.job import Attempt, BulkReport, Event, Job, Lease, Receipt, Reply, Result, ServiceClass, Submission
+from millpond.rules.job import (
+    Attempt,
+    BulkReport,
+    Event,
+    Job,
+    Lease,
+    Receipt,
+    Reply,
+    Result,
+    ServiceClass,
+    Submission,
+    Work,
+)
 from millpond.rules.policy import Policy
-from millpond.rules.router import hold_ms
+from millpond.rules.router import Past, Step, hold_ms, route_work
 from millpond.rules.times import instant_ms
 from millpond.settings.home import make_home
-from millpond.settings.load import load
+from millpond.settings.load import Settings, load
 from millpond.store.enqueue import CHUNK_REQUESTS, Asked
 from millpond.store.store import Store, open_sqlite
 
@@ -79,7 +93,13 @@ class Queue:
             raise UsageError("spend: the spend book comes with a later version; leave it out")
         if isinstance(target, str) and "://" in target:
             raise UsageError(f"queue {target!r}: PostgreSQL comes with a later version; wanted a folder")
-        settings = load(home=target)
+        return cls.at(load(home=target), policy=policy, registry=registry)
+
+    @classmethod
+    def at(
+        cls, settings: Settings, *, policy: Policy | None = None, registry: Mapping[str, Any] | None = None
+    ) -> Queue:
+        """Open the queue that these settings name, making what is not there. As `open`, for settings that were read."""
         if not isinstance(settings.queue, Path):
             raise UsageError(f"queue {settings.queue!r}: PostgreSQL comes with a later version; wanted a path")
         policy = policy if policy is not None else settings.policy
@@ -215,7 +235,18 @@ class Queue:
     def _take(self, work: Any, position: int, defaults: Defaults) -> Asked:
         if defaults.lane:
             self.policy.lane(defaults.lane)
-        return take(work, position=position, registry=self.registry, defaults=defaults, now_ms=self.store.now_ms())
+        return take(
+            work,
+            position=position,
+            registry=self.registry,
+            defaults=defaults,
+            now_ms=self.store.now_ms(),
+            first_lane=self._first_lane,
+        )
+
+    def _first_lane(self, work: Work, route: str, wish: str) -> str:
+        step = route_work(work, route, wish, Past(), self.policy)
+        return step.lane if isinstance(step, Step) else ""  # what fits no lane today may fit one when it is leased
 
     # --- looking --------------------------------------------------------------------------------------------------
 
@@ -252,6 +283,14 @@ class Queue:
         """Jobs by state; `held` is part of `waiting`."""
         return self.store.counts()
 
+    def status(self) -> Status:
+        """How the queue stands: counts, lanes, alerts, what needs a person. Costs the same at any backlog."""
+        return status.build(self.store, self.policy, self.drainer())
+
+    def explain(self, job_id: int) -> str:
+        """Why a job is where it is, its attempts with their evidence, and what comes next. Raises UsageError."""
+        return explain.explain(self.store, self.policy, job_id, self.store.now_ms(), self.drainer())
+
     def results(
         self, submission: int | str | None = None, *, failed: bool = False, since: Any = None
     ) -> Iterator[Result]:
@@ -260,7 +299,7 @@ class Queue:
         `since` admits only those settled at or after it.
         """
         id_ = self.submission(submission).id if submission is not None else None
-        since_ms = instant_ms(since, self.store.now_ms(), field="since") if since is not None else None
+        since_ms = instant_ms(since, self.store.now_ms(), field="since", back=True) if since is not None else None
         return self.store.results(id_, state="failed" if failed else "done", since_ms=since_ms)
 
     def result(self, receipt_or_request_id: Waitable) -> Result | None:

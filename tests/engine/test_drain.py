@@ -400,3 +400,18 @@ def test_a_lease_that_grew_old_before_the_call_sends_nothing(mill: Mill) -> None
     asyncio.run(drainer.run())
     assert [outcome for _, outcome, _ in mill.ledger()] == ["retryable", "ok"]
     assert len(lane.calls) == 1
+
+
+def test_an_ambiguous_job_does_not_wait_for_the_lane_that_closed_on_it(mill: Mill) -> None:
+    html = Evidence(sent="yes", status=200, failure="html", message="<html>maintenance</html>")
+    mill.ask("a")
+    assert mill.drain(free([html], max_in_flight=1), paid()).done == 1
+    assert mill.ledger() == [("free", "ambiguous", "pin"), ("paid", "ok", None)]
+    assert mill.store.closed_lanes()["free"].closed_by == "down"
+
+
+def test_a_lane_asked_for_by_name_serves_even_after_an_ambiguous_call(mill: Mill) -> None:
+    first, second = free(), paid([Evidence(sent="yes", failure="reset")], max_attempts=2)
+    mill.ask("a", lane="paid")
+    assert mill.drain(first, second).done == 1
+    assert (len(first.calls), len(second.calls)) == (0, 2)

@@ -17,7 +17,7 @@ from millpond.lanes.lane import Lane
 from millpond.report.summary import Reason, Summary
 from millpond.rules.admission import LaneLoad, room
 from millpond.rules.policy import Policy
-from millpond.rules.router import lanes_for
+from millpond.rules.router import lanes_for, route_work
 from millpond.store import lease as leasing
 from millpond.store.store import LaneRow, Store
 
@@ -61,6 +61,7 @@ class Drainer:
         tend: Callable[[], object] | None = None,
     ) -> None:
         """`tend` is called on the store's thread every TEND_MS while the drain runs: reclaiming the dead, say."""
+        assert policy.lanes.keys() == lanes.keys(), "a drain's policy names just the lanes that it has"
         self._store = store
         self._policy = policy
         self._lanes = lanes
@@ -163,7 +164,7 @@ class Drainer:
                 now_ms=now_ms,
                 wake_rows=self._policy.wake_chunk_rows,
                 fair_every=self._policy.fair_every,
-                route=self._first_lane,
+                route=partial(route_work, policy=self._policy),
                 registry=self._registry,
             ),
             full=False,
@@ -171,7 +172,7 @@ class Drainer:
         taken = self._boot_ms()
         for lease in leases:
             self.tab.lanes[lease.lane].in_flight += 1
-            order = self._order(lease.work, lease.route)
+            order = lanes_for(lease.work, lease.route, self._policy, lease.wished_lane)
             task = asyncio.create_task(self._performer.perform(lease, order, taken))
             self._journeys.add(task)
             task.add_done_callback(partial(self._journey_ended, lease.lane))
@@ -231,13 +232,6 @@ class Drainer:
             closed_until_ms=closed.closed_until_ms if closed else None,
             needs_person=closed is not None and closed.closed_until_ms is None,
         )
-
-    def _first_lane(self, work: Any, route: str) -> str | None:
-        order = self._order(work, route)
-        return order[0] if order else None
-
-    def _order(self, work: Any, route: str) -> tuple[str, ...]:
-        return tuple(name for name in lanes_for(work, route, self._policy) if name in self._lanes)
 
     async def _keep_tending(self) -> None:
         while self._tend is not None:

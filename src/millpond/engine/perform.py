@@ -99,8 +99,8 @@ class _Flight:
         return await self._.scribe.look(partial(store.look_back, self.lease))
 
     async def resolve(self, effect: steps.Resolve) -> None:
-        lane = self._.policy.lane(effect.lane)
-        worst = worst_bill(self.lease.work, lane, self._.store.now_ms())
+        lane = self._.policy.lanes.get(effect.lane)  # None: it has left the policy, and its price with it
+        worst = worst_bill(self.lease.work, lane, self._.store.now_ms()) if lane else None
         if effect.choice != "fail":
             self._.tab.paid_again(worst)
         await self._.scribe.write(
@@ -109,7 +109,7 @@ class _Flight:
                 uid=effect.uid,
                 choice=effect.choice,
                 worst=worst,
-                certain=lane.price.kind == "free",
+                certain=lane is not None and lane.price.kind == "free",
                 now_ms=self._.store.now_ms(),
             )
         )

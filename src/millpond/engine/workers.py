@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,7 +18,7 @@ from millpond.rules.job import Lease, Reply
 from millpond.rules.journey import ACCEPT, Heard, Then, end, verdict
 from millpond.rules.outcome import Evidence
 from millpond.rules.policy import LanePolicy, Policy
-from millpond.rules.router import Step, lanes_for, next_lane
+from millpond.rules.router import Step, lanes_for, next_lane, route_work
 from millpond.store.ledger import lost
 from millpond.store.store import Store
 
@@ -50,7 +51,7 @@ class Workers:
             n,
             wake_rows=self._policy.wake_chunk_rows,
             fair_every=self._policy.fair_every,
-            route=self._first_lane if room else None,
+            route=partial(route_work, policy=self._policy) if room else None,
             registry=self._registry,
         )
 
@@ -73,8 +74,8 @@ class Workers:
         """
         lane = self._lane_of(attempt)
         ending = end(Heard(_evidence(said, lease, lane), self._store.now_ms(), NO_JITTER), lane, self._policy)
-        tried = self._store.look_back(lease).tried
-        order = lanes_for(lease.work, lease.route, self._policy) or (lane.name,)
+        tried = self._store.look_back(lease).past.tried
+        order = lanes_for(lease.work, lease.route, self._policy, lease.wished_lane) or (lane.name,)
         step = next_lane(tried, self._policy, order, lane.name)
         tries = step.tries if isinstance(step, Step) else 0
         then = verdict(ending, tried, self._policy, order, Step(lane.name, tries), NO_JITTER)
@@ -122,10 +123,6 @@ class Workers:
     def _lane(self, name: str) -> LanePolicy:
         """A worker may bring lanes that no policy names: such a one is a callable of unknown price."""
         return self._policy.lanes.get(name) or LanePolicy(name, kind="callable")
-
-    def _first_lane(self, work: Any, route: str) -> str | None:
-        order = lanes_for(work, route, self._policy)
-        return order[0] if order else None
 
 
 def _evidence(said: Any, lease: Lease, lane: LanePolicy) -> Evidence:

@@ -235,8 +235,10 @@ class Lease:
     service_class: ServiceClass
     route: str
     """Its intent or command type: what routing goes by."""
+    wished_lane: str
+    """The lane that the caller or a person asked for; "" if none."""
     has_history: bool
-    """Whether the key has earlier attempts that routing must read."""
+    """Whether its key has attempts that routing must read, or the job itself has used up some of its lifetime's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from millpond.rules.price import Cost, cost, worst_case
 from millpond.rules.router import (
     NOT_COUNTED,
     Exhausted,
+    Past,
     Step,
     Tried,
     backoff_ms,
@@ -117,19 +118,10 @@ Effect = LookBack | Resolve | Admit | Record | Call | Detach | Listen | StopList
 
 
 @dataclass(frozen=True, slots=True)
-class Undecided:
-    """An ambiguous attempt of the key that neither evidence nor policy has decided."""
-
-    uid: str
-    lane: str
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
-    """What the store knows of a key's past, oldest first, and of the job's budget."""
+    """What the store knows of a key's past, and of the job's budget."""
 
-    tried: tuple[Tried, ...]
-    undecided: tuple[Undecided, ...]
+    past: Past
     attempts_made: int
     attempts_granted: int
 
@@ -200,15 +192,18 @@ class Then:
 
 ACCEPT = Then(None)
 
+UNROUTED = ""
+"""The next lane of a job that must be routed by its history before it is leased again."""
+
 
 def journey(lease: Lease, policy: Policy, order: Sequence[str]) -> Generator[Effect, Any, None]:
     """Take one leased job as far as it goes now. `order`: the lanes that may serve it, in order of preference."""
     tried: tuple[Tried, ...] = ()
     if lease.has_history:
         facts: Facts = yield LookBack()
-        tried = facts.tried
-        for one in facts.undecided:
-            choice = policy.lane(one.lane).after_hold
+        tried = facts.past.tried
+        for one in facts.past.undecided:
+            choice = policy.after_hold(one.lane)
             if choice == "ask":
                 yield Give(Then("ask"))
                 return
@@ -332,7 +327,7 @@ def verdict(
     if outcome in NOT_COUNTED:
         return Then("release", uncounted=True)
     if outcome == "ambiguous":
-        return Then("release")  # nobody listens any more and no lane can be asked: its hold is over at once
+        return Then("release", next_lane=UNROUTED)  # nobody listens, no lane can be asked: its hold is over at once
     after = next_lane([*tried, Tried(step.lane, outcome, None, classified.code)], policy, order, step.lane)
     if isinstance(after, Exhausted):
         words = f": {classified.message}" if classified.message else ""

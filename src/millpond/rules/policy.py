@@ -171,6 +171,10 @@ class Policy:
             known = ", ".join(self.lanes) or "none"
             raise UnknownLane(f"unknown lane {name!r}; configured lanes: {known}") from None
 
+    def after_hold(self, lane: str) -> AfterHold:
+        """What follows when the hold of an attempt on that lane is over; `pin` for a lane that has left the policy."""
+        return self.lanes[lane].after_hold if lane in self.lanes else "pin"
+
     def order_for(self, route: str) -> tuple[str, ...]:
         """The names of the enabled lanes that may serve an intent or command type, in order of preference."""
         return tuple(name for name in self.routing.get(route, tuple(self.lanes)) if self.lane(name).enabled)

@@ -30,6 +30,22 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
+class Undecided:
+    """An ambiguous attempt that neither evidence nor policy has decided."""
+
+    uid: str
+    lane: str
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What was tried for a key, oldest first, and what of it is still undecided."""
+
+    tried: tuple[Tried, ...] = ()
+    undecided: tuple[Undecided, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """The lane of the next attempt; `tries` counted attempts were made there already."""
 
@@ -44,13 +60,23 @@ class Exhausted:
     reason: str
 
 
-def lanes_for(work: Any, route: str, policy: Policy) -> tuple[str, ...]:
+def route_work(work: Any, route: str, wish: str, past: Past, policy: Policy) -> Step | Exhausted:
+    """The lane of a job's next attempt, its undecided attempts taken as the policy would decide them."""
+    decided = [Tried(one.lane, "ambiguous", policy.after_hold(one.lane)) for one in past.undecided]
+    return next_lane([*past.tried, *decided], policy, lanes_for(work, route, policy, wish))
+
+
+def lanes_for(work: Any, route: str, policy: Policy, wish: str = "") -> tuple[str, ...]:
     """The enabled lanes that may serve this work and declare that they can, in the user's order.
 
     `route` is its intent or command type. A model that the caller named admits only lanes offering it; schema, tools
     and images only lanes that take them. A command goes to code (`callable`, `python`, `command`), never to a model.
+    `wish` is a lane asked for by name: the order begins there, or is that lane alone where routing does not have it.
     """
-    return tuple(name for name in policy.order_for(route) if _can(policy.lanes[name], work))
+    order = tuple(name for name in policy.order_for(route) if _can(policy.lanes[name], work))
+    if wish in order:
+        return order[order.index(wish) :]
+    return (wish,) if wish in policy.lanes and _can(policy.lanes[wish], work) else order
 
 
 def _can(lane: LanePolicy, work: Any) -> bool:
@@ -71,11 +97,9 @@ def next_lane(history: Sequence[Tried], policy: Policy, order: Sequence[str], st
     retryable and `same` stay within the lane's max_attempts; a pin, unfit or a spent lane goes one further; permanent
     ends it unless the lane pins on permanent; unusable has its own budget over all lanes.
     """
-    if start and start not in order:
-        order = (start,)  # a lane that the caller asked for by name, outside the routing
     if not order:
         return Exhausted("unfit: no configured lane can serve this work")
-    at = order.index(start) if start else 0
+    at = order.index(start) if start in order else 0
     tries = unusable = 0
     for one in history:
         if one.lane not in order or order.index(one.lane) < at or one.outcome in NOT_COUNTED:

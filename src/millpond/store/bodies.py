@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any, cast
 
 from millpond.rules.errors import Undeliverable
 from millpond.rules.job import Command, Image, Prompt, Reply, Usage, Work
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def dump(value: Any) -> str:
@@ -95,10 +98,25 @@ def dump_reply(reply: Reply) -> str:
         "request_id": reply.request_id,
         "raw": reply.raw,
     }
+    return dump_seen({name: value for name, value in parts.items() if value is not None})
+
+
+def dump_seen(value: Any) -> str:
+    """What a provider sent, as `dump` writes it; NaN and Infinity in it are kept as the words that Python writes."""
     try:
-        return dump({name: value for name, value in parts.items() if value is not None})
-    except ValueError:  # NaN or Infinity in what the provider sent: kept as the words that Python writes
-        return json.dumps({name: value for name, value in parts.items() if value is not None})
+        return dump(value)
+    except ValueError:
+        return json.dumps(value, separators=(",", ":"))
+
+
+def storable(text: str | None) -> str | None:
+    """A provider's own words for a column of text: NUL becomes U+2400, a lone surrogate U+FFFD.
+
+    Only replies are kept whole, as JSON. Words of an error are for people, and must not stop its settling (O06).
+    """
+    if text is None or (text.isascii() and "\0" not in text):
+        return text
+    return _SURROGATE.sub("\ufffd", text.replace("\0", "\u2400"))
 
 
 def load_reply(body: str) -> Reply:

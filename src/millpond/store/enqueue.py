@@ -35,6 +35,9 @@ class Asked:
     due_ms: int | None = None
     not_before_ms: int | None = None
     lane: str = ""
+    """The lane that the caller asked for by name."""
+    next_lane: str = ""
+    """The lane that routing starts it on; "" leaves it to be routed when it is leased."""
     fresh: bool = False
     label: str | None = None
     origin: str = "api"
@@ -86,6 +89,16 @@ class _Key:
     blocked: list[Any] = field(default_factory=list[Any])
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where one request goes: its job, and the artifact that answers it, if one does."""
+
+    asked: Asked
+    job: _Job
+    disposition: Disposition
+    artifact: Any
+
+
 def open_submission(tx: Transaction, *, name: str | None, source: str, now_ms: int) -> int:
     """A new submission's id. Without a name it is called `s` and its id."""
     created = tx.one("insert_submission", name=name or "", created_ms=now_ms, source=source)
@@ -110,7 +123,8 @@ def enqueue(
     """
     keys = _look_up(tx, asked, now_ms)
     last_seq = tx.all("last_attempt_seq")[0].seq
-    plan: list[tuple[Asked, _Job, Disposition] | KeyConflict] = []
+    plan: list[_Place | KeyConflict] = []
+    jobs: dict[int, _Job] = {}
     for one in asked:
         key = keys[one.idempotency_key]
         if key.fingerprint not in (None, one.fingerprint):
@@ -125,12 +139,12 @@ def enqueue(
         if key.job is None:
             key.job = _new_job(one, key, last_seq, now_ms)
         key.job.take(one)
-        plan.append((one, key.job, disposition))
-    jobs = [key.job for key in keys.values() if key.job is not None and key.job.requests]
-    standing = [job for job in jobs if job.id]
-    _insert_jobs(tx, [job for job in jobs if not job.id], now_ms)
+        jobs[id(key.job)] = key.job  # one key may have two here: the job of an artifact, and that of its retirement
+        plan.append(_Place(one, key.job, disposition, key.artifact))
+    standing = [job for job in jobs.values() if job.id]
+    _insert_jobs(tx, [job for job in jobs.values() if not job.id], now_ms)
     _join_jobs(tx, standing, now_ms)
-    return _insert_requests(tx, plan, keys, submission_id, now_ms)
+    return _insert_requests(tx, plan, submission_id, now_ms)
 
 
 def _look_up(tx: Transaction, asked: Sequence[Asked], now_ms: int) -> dict[str, _Key]:
@@ -178,13 +192,13 @@ def _new_job(one: Asked, key: _Key, last_seq: int, now_ms: int) -> _Job:
     """A job for a key that has none: born done beside an artifact, held behind an open end, scheduled, or ready."""
     if key.artifact is not None:
         return _Job(one, "enqueue_answered", artifact_id=key.artifact.id, floor_seq=last_seq)
-    if key.blocked:
-        return _Job(
-            one, "enqueue_held", wait_until_ms=hold_end_ms(key.blocked), floor_seq=min(r.seq for r in key.blocked) - 1
-        )
+    floor = min(attempt.seq for attempt in key.blocked) - 1 if key.blocked else last_seq
     if one.not_before_ms is not None and one.not_before_ms > now_ms:
-        return _Job(one, "schedule", wait_until_ms=one.not_before_ms, floor_seq=last_seq)
-    return _Job(one, "enqueue", floor_seq=last_seq)
+        # Scheduled even where the key is blocked: a hold that ends sooner must not start it, and record looks again.
+        return _Job(one, "schedule", wait_until_ms=one.not_before_ms, floor_seq=floor)
+    if key.blocked:
+        return _Job(one, "enqueue_held", wait_until_ms=hold_end_ms(key.blocked), floor_seq=floor)
+    return _Job(one, "enqueue", floor_seq=floor)
 
 
 def _insert_jobs(tx: Transaction, jobs: Sequence[_Job], now_ms: int) -> None:
@@ -207,7 +221,8 @@ def _insert_jobs(tx: Transaction, jobs: Sequence[_Job], now_ms: int) -> None:
                 "priority": job.priority,
                 "batch_class": job.batch_class,
                 "due_ms": job.due_ms,
-                "next_lane": one.lane,
+                "wished_lane": one.lane,
+                "next_lane": "" if job.how == "enqueue_held" else one.next_lane,
                 "floor_seq": job.floor_seq,
                 "requests": job.requests,
                 "artifact_id": job.artifact_id,
@@ -256,8 +271,7 @@ def _bring_forward(tx: Transaction, job: _Job, now_ms: int) -> None:
 
 def _insert_requests(
     tx: Transaction,
-    plan: Sequence[tuple[Asked, _Job, Disposition] | KeyConflict],
-    keys: dict[str, _Key],
+    plan: Sequence[_Place | KeyConflict],
     submission_id: int,
     now_ms: int,
 ) -> list[Receipt | KeyConflict]:
@@ -267,13 +281,13 @@ def _insert_requests(
         [
             {
                 "submission_id": submission_id,
-                "position": one.position,
-                "custom_id": one.custom_id,
-                "carried": one.carried,
-                "job_id": job.id,
-                "disposition": disposition,
+                "position": place.asked.position,
+                "custom_id": place.asked.custom_id,
+                "carried": place.asked.carried,
+                "job_id": place.job.id,
+                "disposition": place.disposition,
             }
-            for one, job, disposition in taken
+            for place in taken
         ],
     )
     tx.all("grow_submission", id=submission_id, delta=len(taken))
@@ -283,9 +297,8 @@ def _insert_requests(
         if isinstance(entry, KeyConflict):
             answers.append(entry)
             continue
-        one, job, disposition = entry
+        job, disposition, artifact = entry.job, entry.disposition, entry.artifact
         request_id = next(ids).id
-        artifact = keys[one.idempotency_key].artifact if disposition == "reused" else None
         note(
             tx,
             now_ms,
@@ -301,7 +314,7 @@ def _insert_requests(
                 request_id,
                 job.id,
                 submission_id,
-                one.position,
+                entry.asked.position,
                 disposition,
                 answered_by=(artifact.model or artifact.lane) if artifact else None,
                 answered_ms=artifact.accepted_ms if artifact else None,

@@ -33,7 +33,10 @@ def hold_end_ms(blocked: Iterable[Any]) -> int | None:
 
 
 def wake_key(tx: Transaction, key: str, now_ms: int) -> State | None:
-    """Whatever ends an attempt wakes its key's held job, whichever job made the attempt. Returns its state after."""
+    """Whatever ends an attempt wakes its key's held job, whichever job made the attempt. Returns its state after.
+
+    It is to be routed anew: its last lane may be closed, while its history now sends it to another.
+    """
     job = tx.one("live_job", key=key)
     if job is None or job.wait_reason != "held":
         return None
@@ -41,5 +44,5 @@ def wake_key(tx: Transaction, key: str, now_ms: int) -> State | None:
     if blocked:
         tx.all("postpone_held", job_id=job.id, not_before_ms=hold_end_ms(blocked))
         return "waiting"
-    move(tx, job, "wake", now_ms)
+    move(tx, job, "wake", now_ms, next_lane="")
     return "ready"

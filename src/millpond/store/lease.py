@@ -9,15 +9,17 @@ from millpond.db.database import Transaction
 from millpond.rules.errors import LeaseLost, Undeliverable
 from millpond.rules.job import Lease, Work
 from millpond.rules.lifecycle import advance
+from millpond.rules.router import Exhausted, Past, Step
 from millpond.store.bodies import load_work, rehydrate
 from millpond.store.holds import blocking, hold_end_ms
+from millpond.store.ledger import read_past
 from millpond.store.moves import FAR_FUTURE_MS, Standing, move, note_many
 
 ROUTE_CHUNK_ROWS = 256
 """Jobs routed in one lease; the rest of a large unrouted backlog follows with the next leases."""
 
-Route = Callable[[Work, str], str | None]
-"""Work and its route (intent or command type) -> the lane it starts on, or None where no lane can serve it."""
+Route = Callable[[Work, str, str, Past], Step | Exhausted]
+"""Work, its route (intent or command type), the lane wished for, the key's past -> the lane of its next attempt."""
 
 GRANTED = "granted"
 """The tally's name for leases granted in all, by which one in `fair_every` goes by age."""
@@ -66,18 +68,22 @@ def wake_due(tx: Transaction, now_ms: int, limit: int) -> int:
         if job.wait_reason == "held" and (blocked := blocking(tx, job.idempotency_key, now_ms)):
             tx.all("postpone_held", job_id=job.id, not_before_ms=hold_end_ms(blocked))
         else:
-            woken += move(tx, job, "wake", now_ms)
+            woken += move(tx, job, "wake", now_ms, next_lane="" if job.wait_reason == "held" else None)
     return woken
 
 
 def route_new(tx: Transaction, route: Route, now_ms: int) -> None:
-    """Give jobs without a lane their first one, a bounded chunk at a time; work that no lane can serve fails."""
-    for row in tx.all("unrouted_jobs", limit=ROUTE_CHUNK_ROWS):
-        lane = route(load_work(row.body), row.route)
-        if lane is not None:
-            tx.all("route_job", id=row.id, lane=lane)
-            continue
-        move(tx, row, "fail", now_ms, reason="unfit: no configured lane can serve this work", by="policy")
+    """Give jobs without a lane their next one, a bounded chunk at a time; what no lane can serve any more fails."""
+    rows = tx.all("unrouted_jobs", limit=ROUTE_CHUNK_ROWS)
+    last = _last_attempts(tx, rows)
+    for row in rows:
+        has_history = last.get(row.idempotency_key, 0) > row.floor_seq
+        past = read_past(tx, row.idempotency_key, row.floor_seq) if has_history else Past()
+        step = route(load_work(row.body), row.route, row.wished_lane, past)
+        if isinstance(step, Step):
+            tx.all("route_job", id=row.id, lane=step.lane)
+        else:
+            move(tx, row, "fail", now_ms, reason=step.reason, by="policy")
 
 
 def unroute(tx: Transaction, lanes: Mapping[str, Any], limit: int) -> int:
@@ -95,8 +101,17 @@ def unroute(tx: Transaction, lanes: Mapping[str, Any], limit: int) -> int:
 
 def _choose(tx: Transaction, room: Mapping[str, int], limit: int, fair_every: int) -> list[Any]:
     """The jobs that rank first over all open lanes, with every `fair_every`-th lease given by age."""
+    chosen = _take(tx, room, limit, 0)
+    if not fair_every or not chosen:
+        return chosen
     granted = next((row.n for row in tx.all("tally") if row.name == GRANTED), 0)
-    by_age = (granted + limit) // fair_every - granted // fair_every if fair_every else 0
+    # By what is granted, not by what there was room for: beside idle lanes most leases would go by age.
+    by_age = (granted + len(chosen)) // fair_every - granted // fair_every
+    return _take(tx, room, limit, by_age) if by_age else chosen
+
+
+def _take(tx: Transaction, room: Mapping[str, int], limit: int, by_age: int) -> list[Any]:
+    """The `by_age` oldest jobs of these lanes and then what ranks first, `limit` in all."""
     chosen: dict[int, Any] = {}
     left = dict(room)
 
@@ -112,7 +127,8 @@ def _choose(tx: Transaction, room: Mapping[str, int], limit: int, fair_every: in
                 left[row.next_lane] -= 1
                 most -= 1
 
-    take("ready_by_age", by_age, lambda row: row.id)
+    if by_age:
+        take("ready_by_age", by_age, lambda row: row.id)
     take("ready_by_rank", limit, lambda row: (-row.priority, row.batch_class, row.due_ms, row.id))
     return list(chosen.values())
 
@@ -122,10 +138,7 @@ def _hydrate(
 ) -> list[Lease]:
     """Leases with their work; a command that cannot be loaded is shelved with the reason, and the others go on."""
     bodies = {row.job_id: row.body for row in tx.all("payloads", ids=ids)}
-    last = {
-        row.idempotency_key: row.seq
-        for row in tx.all("keys_with_history", keys=[row.idempotency_key for row in chosen])
-    }
+    last = _last_attempts(tx, chosen)
     leases: list[Lease] = []
     for row in chosen:
         try:
@@ -146,7 +159,16 @@ def _hydrate(
                 lane=row.next_lane,
                 service_class="realtime" if row.batch_class == 0 else "batch",
                 route=row.route,
-                has_history=last.get(row.idempotency_key, 0) > row.floor_seq,
+                wished_lane=row.wished_lane,
+                has_history=row.attempts_made > 0 or last.get(row.idempotency_key, 0) > row.floor_seq,
             )
         )
     return leases
+
+
+def _last_attempts(tx: Transaction, rows: list[Any]) -> dict[str, int]:
+    """The newest attempt's seq of each key that has one."""
+    if not rows:
+        return {}
+    keys = [row.idempotency_key for row in rows]
+    return {row.idempotency_key: row.seq for row in tx.all("keys_with_history", keys=keys)}

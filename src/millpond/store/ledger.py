@@ -9,9 +9,9 @@ from typing import Any
 from millpond.db.database import Transaction
 from millpond.rules.errors import LeaseLost
 from millpond.rules.job import Attempt, Lease
-from millpond.rules.journey import Facts, Recorded, Undecided
+from millpond.rules.journey import Facts, Recorded
 from millpond.rules.price import from_micro
-from millpond.rules.router import Tried
+from millpond.rules.router import Past, Tried, Undecided
 from millpond.store.holds import blocking, hold_end_ms
 from millpond.store.moves import move, note
 
@@ -59,18 +59,21 @@ def look_back(tx: Transaction, lease: Lease) -> Facts:
     job = tx.one("routing_facts", job_id=lease.job_id)
     if job is None:
         raise LeaseLost(lost(lease))
-    rows = tx.all("history", idempotency_key=lease.idempotency_key, floor_seq=job.floor_seq, limit=HISTORY_ROWS)
-    return Facts(
+    past = read_past(tx, lease.idempotency_key, job.floor_seq)
+    return Facts(past, attempts_made=job.attempts_made, attempts_granted=job.attempts_granted)
+
+
+def read_past(tx: Transaction, key: str, floor_seq: int) -> Past:
+    """The attempts of a key after a floor, oldest first: those that are decided, and those that are not."""
+    rows = tx.all("history", idempotency_key=key, floor_seq=floor_seq, limit=HISTORY_ROWS)
+    open_ended = [row for row in rows if row.outcome == "ambiguous" and row.resolution is None]
+    return Past(
         tried=tuple(
             Tried(row.lane, row.outcome, row.resolution, row.code or "")
             for row in rows
-            if row.outcome is not None and (row.outcome != "ambiguous" or row.resolution is not None)
+            if row.outcome is not None and row not in open_ended
         ),
-        undecided=tuple(
-            Undecided(row.uid, row.lane) for row in rows if row.outcome == "ambiguous" and row.resolution is None
-        ),
-        attempts_made=job.attempts_made,
-        attempts_granted=job.attempts_granted,
+        undecided=tuple(Undecided(row.uid, row.lane) for row in open_ended),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from millpond.db.database import Transaction
 from millpond.rules.lifecycle import LIVE, WAIT_REASON, Move, advance
-from millpond.store.bodies import dump
+from millpond.store.bodies import dump, storable
 
 FAR_FUTURE_MS = 253_402_300_799_000
 """The due time of a job without one, year 9999: NULL sorts first on SQLite and last on PostgreSQL."""
@@ -77,7 +77,7 @@ def move(
         attempts_delta=-1 if uncounted else 0,
         lost_delta=1 if lease_lost else 0,
         artifact_id=artifact_id,
-        reason=reason,
+        reason=storable(reason),
         settled_ms=now_ms if settled else None,
         settled_by=by if settled else None,
     )

@@ -48,14 +48,19 @@ def cancel(tx: Transaction, job_id: int, *, hold_ms: int, now_ms: int) -> Done:
 
 def withdraw(tx: Transaction, request_id: int, *, hold_ms: int, now_ms: int) -> Done:
     """Withdraw one request; its job is cancelled when none is left."""
-    row = tx.one("withdraw_request", request_id=request_id, now_ms=now_ms)
-    if row is None:
-        return Done(False, "unknown request, or withdrawn already")
-    tx.all("count_requests", id=row.job_id, requests=-1)
-    job = tx.one("job_moves", job_id=row.job_id)
-    assert job is not None, f"request {request_id} hangs on job {row.job_id}, which does not exist"
+    request = tx.one("request", request_id=request_id)
+    if request is None:
+        return Done(False, "unknown request")
+    if request.withdrawn_ms is not None:
+        return Done(False, "already cancelled")
+    if not may(request.state, "cancel"):
+        return Done(False, f"already {request.state}")
+    tx.all("withdraw_request", request_id=request_id, now_ms=now_ms)
+    tx.all("count_requests", id=request.job_id, requests=-1)
+    job = tx.one("job_moves", job_id=request.job_id)
+    assert job is not None, f"request {request_id} hangs on job {request.job_id}, which does not exist"
     note(tx, now_ms, "withdraw", job_id=job.id, data={"request_id": request_id})
-    if job.requests == 0 and may(job.state, "cancel"):
+    if job.requests == 0:
         return cancel(tx, job.id, hold_ms=hold_ms, now_ms=now_ms)
     return Done(True)
 
@@ -71,7 +76,7 @@ def retry(tx: Transaction, job_id: int, *, granted: int, lane: str | None, now_m
     if job is None:
         return Done(False, "unknown job")
     if job.state == "waiting" and job.wait_reason == "undeliverable":
-        return Done(move(tx, job, "wake", now_ms, next_lane=lane))
+        return Done(move(tx, job, "wake", now_ms, next_lane=""))
     if not may(job.state, "retry"):
         return Done(False, f"is {job.state}")
     total = tx.all("requests_of_job", job_id=job_id)[0].n
@@ -94,7 +99,7 @@ def retry(tx: Transaction, job_id: int, *, granted: int, lane: str | None, now_m
     if artifact is not None:
         return Done(move(tx, job, "retry_answered", now_ms, artifact_id=artifact.id, by="artifact"))
     floor = min(one.seq for one in blocked) - 1 if blocked else tx.all("last_attempt_seq")[0].seq
-    tx.all("renew_budget", job_id=job_id, granted=granted, floor_seq=floor)
+    tx.all("renew_budget", job_id=job_id, granted=granted, floor_seq=floor, wished_lane=lane)
     if blocked:
-        return Done(move(tx, job, "retry_held", now_ms, not_before_ms=hold_end_ms(blocked), next_lane=lane))
-    return Done(move(tx, job, "retry", now_ms, next_lane=lane if lane is not None else ""))
+        return Done(move(tx, job, "retry_held", now_ms, not_before_ms=hold_end_ms(blocked), next_lane=""))
+    return Done(move(tx, job, "retry", now_ms, next_lane=""))

@@ -60,9 +60,9 @@ def reclaim(tx: Transaction, owner: str, *, max_leases_lost: int, now_ms: int) -
     for job in tx.all("leased_by", owner=owner):
         blocked = blocking(tx, job.idempotency_key, now_ms)
         if blocked:
-            move(tx, job, "hold", now_ms, not_before_ms=hold_end_ms(blocked))
+            move(tx, job, "hold", now_ms, not_before_ms=hold_end_ms(blocked), lease_lost=job.id not in sent)
         elif job.id in sent:
-            move(tx, job, "release", now_ms)
+            move(tx, job, "release", now_ms, next_lane="")
         elif job.leases_lost + 1 >= max_leases_lost:
             died = job.leases_lost + 1
             move(tx, job, "fail", now_ms, reason=f"leases_lost: worker died {died} times", by="policy", lease_lost=True)

@@ -9,7 +9,7 @@ from millpond.db.database import Transaction
 from millpond.rules.errors import UsageError
 from millpond.rules.journey import Closing, Ending, Then
 from millpond.rules.price import Cost, to_micro
-from millpond.store.bodies import dump, dump_reply
+from millpond.store.bodies import dump_reply, dump_seen, storable
 from millpond.store.holds import wake_key
 from millpond.store.moves import Standing, move, note
 
@@ -45,8 +45,11 @@ def settle(
         raise UsageError(f"attempt {uid!r} is not in the ledger; attempts are named by what record returned")
     if ending.outcome == "ambiguous":
         _end_unknown(tx, attempt, ending, now_ms)
-    else:
-        _end_known(tx, attempt, ending, now_ms)
+    elif not _end_known(tx, attempt, ending, now_ms) and attempt.outcome != ending.outcome:
+        # It ended otherwise, on evidence, and nothing replaces evidence. What came is kept, and moves nothing.
+        if ending.evidence.reply is not None:
+            tx.all("insert_reply", uid=uid, body=dump_reply(ending.evidence.reply))
+        return Settled(accepted=False, moved=False)
     evidence = ending.evidence
     if evidence.reply is not None and ending.outcome in ("ok", "unusable"):
         tx.all("insert_reply", uid=uid, body=dump_reply(evidence.reply))
@@ -74,7 +77,9 @@ def accept(tx: Transaction, attempt: Any, lane: str, now_ms: int) -> Settled:
     assert seen is not None
     job = tx.one("live_job", key=key)
     other_work = job is not None and job.fingerprint != attempt.fingerprint
-    if seen.in_force is not None or seen.was_accepted or seen.older_than_retirement or other_work:
+    if seen.was_accepted:
+        return Settled(accepted=False, moved=False)
+    if seen.in_force is not None or seen.older_than_retirement or other_work:
         note(tx, now_ms, "reply_kept", job_id=attempt.job_id, data={"attempt": attempt.uid, "lane": lane})
         return Settled(accepted=False, moved=False)
     artifact = tx.one("insert_artifact", key=key, fingerprint=attempt.fingerprint, uid=attempt.uid, now_ms=now_ms)
@@ -91,15 +96,21 @@ def accept(tx: Transaction, attempt: Any, lane: str, now_ms: int) -> Settled:
 def detach(tx: Transaction, uid: str, *, job: Standing, hold_ms: int, now_ms: int) -> bool:
     """Soft timeout: the attempt is ambiguous and its owner listens on; the job is held, or freed if there is no hold.
 
-    Returns whether the job was still ours to move.
+    An owner that was declared dead counts as no listener, so there is no hold either. Returns whether the job was still
+    ours to move.
     """
     attempt = tx.one("attempt_by_uid", uid=uid)
     assert attempt is not None, f"attempt {uid} vanished while its call was in flight"
-    listener = attempt.owner if hold_ms > 0 and _lives(tx, attempt.owner) else None
-    make_ambiguous(tx, uid, now_ms, hold_until_ms=now_ms + hold_ms, listener=listener, code="soft_timeout")
-    if hold_ms > 0:
-        return move(tx, job, "hold", now_ms, not_before_ms=None if listener else now_ms + hold_ms)
-    return move(tx, job, "release", now_ms)
+    listens = hold_ms > 0 and _lives(tx, attempt.owner)
+    make_ambiguous(
+        tx,
+        uid,
+        now_ms,
+        hold_until_ms=now_ms + hold_ms if listens else now_ms,
+        listener=attempt.owner if listens else None,
+        code="soft_timeout",
+    )
+    return move(tx, job, "hold", now_ms) if listens else move(tx, job, "release", now_ms, next_lane="")
 
 
 def stop_listening(tx: Transaction, uid: str, now_ms: int) -> None:
@@ -135,33 +146,37 @@ def make_ambiguous(
     *,
     hold_until_ms: int,
     listener: str | None = None,
-    code: str,
+    code: str | None,
     ending: Ending | None = None,
-) -> None:
-    """An attempt's end is unknown: keep what was seen, and until when evidence may still come."""
+) -> bool:
+    """An attempt's end is unknown: keep what was seen, and until when evidence may still come.
+
+    False if it has ended on evidence, or was decided, before.
+    """
     evidence = ending.evidence if ending else None
     usage = evidence.usage if evidence else None
-    tx.all(
+    marked = tx.one(
         "make_ambiguous",
         uid=uid,
         now_ms=now_ms,
         hold_until_ms=hold_until_ms,
         listener=listener,
         code=code,
-        message=ending.classified.message if ending else None,
+        message=storable(ending.classified.message) if ending else None,
         sent=evidence.sent if evidence else None,
         status=evidence.status if evidence else None,
         first_byte_ms=evidence.first_byte_ms if evidence else None,
-        request_id=evidence.request_id if evidence else None,
+        request_id=storable(evidence.request_id) if evidence else None,
         tokens_in=usage.tokens_in if usage else None,
         tokens_out=usage.tokens_out if usage else None,
-        usage=dump(usage.raw) if usage and usage.raw else None,
+        usage=dump_seen(usage.raw) if usage and usage.raw else None,
     )
+    return marked is not None
 
 
 def close_lane(tx: Transaction, lane: str, closing: Closing, now_ms: int) -> None:
     """Close a lane, for all drainers: a person's word stands above a clock's, the longer above the shorter."""
-    until, reason, by = closing.until_ms, closing.reason, closing.by
+    until, reason, by = closing.until_ms, storable(closing.reason), closing.by
     tx.all("close_lane", lane=lane, until_ms=until, reason=reason, closed_by=by, now_ms=now_ms)
     note(tx, now_ms, "close_lane", data={"lane": lane, "until_ms": until, "reason": reason})
 
@@ -170,11 +185,13 @@ def _end_unknown(tx: Transaction, attempt: Any, ending: Ending, now_ms: int) -> 
     """Nobody reads the socket any more and no lane can be asked yet: the hold is over at once."""
     if attempt.outcome == "ambiguous" and attempt.listener is not None:
         tx.all("stop_listening", uid=attempt.uid, listener=attempt.listener, hold_until_ms=now_ms)
-    make_ambiguous(tx, attempt.uid, now_ms, hold_until_ms=now_ms, code=ending.classified.code, ending=ending)
-    note(tx, now_ms, "ambiguous", job_id=attempt.job_id, data={"attempt": attempt.uid, "code": ending.classified.code})
+    code = storable(ending.classified.code)
+    if make_ambiguous(tx, attempt.uid, now_ms, hold_until_ms=now_ms, code=code, ending=ending):
+        note(tx, now_ms, "ambiguous", job_id=attempt.job_id, data={"attempt": attempt.uid, "code": code})
 
 
-def _end_known(tx: Transaction, attempt: Any, ending: Ending, now_ms: int) -> None:
+def _end_known(tx: Transaction, attempt: Any, ending: Ending, now_ms: int) -> bool:
+    """Write the end; False if the attempt had ended on evidence before."""
     evidence, classified, cost = ending.evidence, ending.classified, ending.cost
     usage = evidence.usage or (evidence.reply.usage if evidence.reply else None)
     ended = tx.one(
@@ -183,23 +200,24 @@ def _end_known(tx: Transaction, attempt: Any, ending: Ending, now_ms: int) -> No
         now_ms=now_ms,
         outcome=ending.outcome,
         resolution="late" if attempt.outcome == "ambiguous" else None,
-        code=classified.code,
-        message=classified.message or classified.warning or None,
+        code=storable(classified.code),
+        message=storable(classified.message or classified.warning or None),
         sent=evidence.sent,
         status=evidence.status,
-        retry_after=evidence.headers.get("retry-after-ms") or evidence.headers.get("retry-after"),
+        retry_after=storable(evidence.headers.get("retry-after-ms") or evidence.headers.get("retry-after")),
         first_byte_ms=evidence.first_byte_ms,
-        request_id=evidence.request_id,
-        model=evidence.model,
+        request_id=storable(evidence.request_id),
+        model=storable(evidence.model),
         tokens_in=usage.tokens_in if usage else None,
         tokens_out=usage.tokens_out if usage else None,
-        usage=dump(usage.raw) if usage and usage.raw else None,
+        usage=dump_seen(usage.raw) if usage and usage.raw else None,
         cost=to_micro(cost.usd) if cost is not None else None,
         price_version=cost.version if cost is not None else None,
     )
     if ended is not None:
         data = {"attempt": attempt.uid, "outcome": ending.outcome, "code": classified.code}
         note(tx, now_ms, "end", job_id=attempt.job_id, data=data)
+    return ended is not None
 
 
 def _follow(tx: Transaction, job: Standing, then: Then, now_ms: int) -> bool:

@@ -19,9 +19,9 @@ WHERE id IN {list ids} AND state = :from_state
 
 -- name: insert_job
 INSERT INTO job (kind, route, fingerprint, idempotency_key, state, wait_reason, not_before_ms, priority, batch_class,
-  due_ms, next_lane, floor_seq, requests, artifact_id, label, origin, tags, trace_id, created_ms, settled_ms, settled_by)
+  due_ms, next_lane, wished_lane, floor_seq, requests, artifact_id, label, origin, tags, trace_id, created_ms, settled_ms, settled_by)
 VALUES (:kind, :route, :fingerprint, :idempotency_key, :state, :wait_reason, :not_before_ms, :priority, :batch_class,
-  :due_ms, :next_lane, :floor_seq, :requests, :artifact_id, :label, :origin, :tags, :trace_id, :created_ms,
+  :due_ms, :next_lane, :wished_lane, :floor_seq, :requests, :artifact_id, :label, :origin, :tags, :trace_id, :created_ms,
   :settled_ms, :settled_by)
 RETURNING id
 
@@ -97,7 +97,7 @@ WHERE state = 'waiting' AND not_before_ms IS NOT NULL AND not_before_ms <= :now_
 ORDER BY not_before_ms, id LIMIT :limit
 
 -- name: unrouted_jobs
-SELECT j.id, j.state, j.lease_no, j.route, p.body FROM job j JOIN payload p ON p.job_id = j.id
+SELECT j.id, j.state, j.lease_no, j.route, j.wished_lane, j.idempotency_key, j.floor_seq, p.body FROM job j JOIN payload p ON p.job_id = j.id
 WHERE j.state = 'ready' AND j.next_lane = '' ORDER BY j.id LIMIT :limit
 
 -- name: route_job
@@ -105,13 +105,13 @@ UPDATE job SET next_lane = :lane WHERE id = :id
 
 -- name: ready_by_rank
 -- The order is the ready index itself: priority, realtime before batch, earliest due, oldest.
-SELECT id, route, priority, batch_class, due_ms, lease_no, next_lane, attempts_made, leases_lost, idempotency_key, fingerprint,
+SELECT id, route, wished_lane, priority, batch_class, due_ms, lease_no, next_lane, attempts_made, leases_lost, idempotency_key, fingerprint,
   floor_seq
 FROM job WHERE state = 'ready' AND next_lane = :lane
 ORDER BY priority DESC, batch_class, due_ms, id LIMIT :limit
 
 -- name: ready_by_age
-SELECT id, route, priority, batch_class, due_ms, lease_no, next_lane, attempts_made, leases_lost, idempotency_key, fingerprint,
+SELECT id, route, wished_lane, priority, batch_class, due_ms, lease_no, next_lane, attempts_made, leases_lost, idempotency_key, fingerprint,
   floor_seq
 FROM job WHERE state = 'ready' AND next_lane = :lane ORDER BY id LIMIT :limit
 
@@ -268,8 +268,11 @@ SELECT id, idempotency_key, fingerprint, state, lease_no, wait_reason, requests 
 -- name: withdraw_requests_of_job
 UPDATE request SET withdrawn_ms = :now_ms WHERE job_id = :job_id AND withdrawn_ms IS NULL
 
+-- name: request
+SELECT r.job_id, r.withdrawn_ms, j.state FROM request r JOIN job j ON j.id = r.job_id WHERE r.id = :request_id
+
 -- name: withdraw_request
-UPDATE request SET withdrawn_ms = :now_ms WHERE id = :request_id AND withdrawn_ms IS NULL RETURNING job_id
+UPDATE request SET withdrawn_ms = :now_ms WHERE id = :request_id AND withdrawn_ms IS NULL
 
 -- name: unwithdraw_requests_of_job
 UPDATE request SET withdrawn_ms = NULL WHERE job_id = :job_id AND withdrawn_ms IS NOT NULL
@@ -284,7 +287,8 @@ UPDATE request SET job_id = :to_job, disposition = 'joined' WHERE job_id = :from
 UPDATE job SET requests = :requests WHERE id = :job_id
 
 -- name: renew_budget
-UPDATE job SET attempts_granted = attempts_granted + :granted, leases_lost = 0, floor_seq = :floor_seq
+UPDATE job SET attempts_granted = attempts_granted + :granted, leases_lost = 0, floor_seq = :floor_seq,
+  wished_lane = coalesce(:wished_lane, wished_lane)
 WHERE id = :job_id
 
 -- ---------------------------------------------------------------------------------------------------------- lanes
@@ -380,10 +384,18 @@ WHERE job_id = :job_id ORDER BY id LIMIT :limit
 
 -- name: rank_before
 -- How many ready jobs of the lane go first; counted only up to the limit.
+-- One range of the ready index for each column that can decide: one condition with OR reads the whole lane.
 SELECT count(*) AS n FROM (
-  SELECT 1 AS one FROM job WHERE state = 'ready' AND next_lane = :lane AND
-    (priority > :priority OR (priority = :priority AND (batch_class < :batch_class OR (batch_class = :batch_class AND
-     (due_ms < :due_ms OR (due_ms = :due_ms AND id < :id))))))
+  SELECT 1 AS one FROM job WHERE state = 'ready' AND next_lane = :lane AND priority > :priority
+  UNION ALL
+  SELECT 1 FROM job WHERE state = 'ready' AND next_lane = :lane AND priority = :priority
+    AND batch_class < :batch_class
+  UNION ALL
+  SELECT 1 FROM job WHERE state = 'ready' AND next_lane = :lane AND priority = :priority
+    AND batch_class = :batch_class AND due_ms < :due_ms
+  UNION ALL
+  SELECT 1 FROM job WHERE state = 'ready' AND next_lane = :lane AND priority = :priority
+    AND batch_class = :batch_class AND due_ms = :due_ms AND id < :id
   LIMIT :limit) ranked
 
 -- name: submission_by_id

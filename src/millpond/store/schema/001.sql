@@ -45,7 +45,8 @@ CREATE TABLE job (
   priority         INTEGER NOT NULL,
   batch_class      INTEGER NOT NULL CHECK (batch_class IN (0, 1)),   -- 0 realtime, 1 batch: realtime first
   due_ms           INTEGER NOT NULL,              -- far future if none, so that both stores sort alike
-  next_lane        TEXT NOT NULL,                 -- '' = not routed yet
+  next_lane        TEXT NOT NULL,                 -- '' = to be routed: new, or its key's history has changed
+  wished_lane      TEXT NOT NULL,                 -- the lane that the caller or a person asked for; '' = none
   lease_no         INTEGER NOT NULL DEFAULT 0,
   lease_owner      TEXT,
   attempts_made    INTEGER NOT NULL DEFAULT 0,    -- counted attempts, for life
