@@ -97,8 +97,11 @@ WHERE state = 'waiting' AND not_before_ms IS NOT NULL AND not_before_ms <= :now_
 ORDER BY not_before_ms, id LIMIT :limit
 
 -- name: unrouted_jobs
-SELECT j.id, j.state, j.lease_no, j.route, j.wished_lane, j.idempotency_key, j.floor_seq, p.body FROM job j JOIN payload p ON p.job_id = j.id
-WHERE j.state = 'ready' AND j.next_lane = '' ORDER BY j.id LIMIT :limit
+-- In the order of rank, so that what is urgent does not wait until a large backlog before it is routed.
+SELECT j.id, j.state, j.lease_no, j.route, j.wished_lane, j.idempotency_key, j.floor_seq, p.body
+FROM job j JOIN payload p ON p.job_id = j.id
+WHERE j.state = 'ready' AND j.next_lane = ''
+ORDER BY j.priority DESC, j.batch_class, j.due_ms, j.id LIMIT :limit
 
 -- name: route_job
 UPDATE job SET next_lane = :lane WHERE id = :id

@@ -1,0 +1,239 @@
+"""What people ask of jobs: cancel, withdraw one request, retry. Exactly one terminal state, whatever races."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millpond.rules.journey import Then
+from millpond.testing.scene import RELEASE, Scene
+
+
+def o03_a_job_is_cancelled_in_every_live_state_once(scene: Scene) -> None:
+    def ready(key: str) -> int:
+        return scene.ask(key).job_id
+
+    def scheduled(key: str) -> int:
+        return scene.ask(key, not_before_ms=scene.now_ms + 1_000).job_id
+
+    def backed_off(key: str) -> int:
+        lease, uid = scene.in_flight(key)
+        scene.settle(uid, "retryable", Then("back_off", delay_ms=1_000), lease=lease)
+        return lease.job_id
+
+    def held(key: str) -> int:
+        lease, uid = scene.in_flight(key)
+        scene.store.detach(uid, lease, 1_000)
+        return lease.job_id
+
+    def waiting_for_a_person(key: str) -> int:
+        lease = scene.take(scene.ask(key).job_id)
+        scene.store.give(lease, Then("ask"))
+        return lease.job_id
+
+    def leased_before_the_call(key: str) -> int:
+        return scene.take(scene.ask(key).job_id).job_id
+
+    def during_the_call(key: str) -> int:
+        return scene.in_flight(key)[0].job_id
+
+    ways: list[Callable[[str], int]] = [
+        ready, scheduled, backed_off, held, waiting_for_a_person, leased_before_the_call, during_the_call]  # fmt: skip
+    for way in ways:
+        job_id = way(way.__name__)
+        assert scene.store.cancel(job_id, hold_ms=1_000).took_effect, way.__name__
+        job = scene.job(job_id)
+        assert (job.state, job.settled_ms, job.settled_by) == ("cancelled", scene.now_ms, "person")
+        assert [one.withdrawn_ms for one in scene.store.requests(job_id)] == [scene.now_ms]
+        with scene.unchanged():
+            again = scene.store.cancel(job_id)
+        assert (again.took_effect, again.why) == (False, "already cancelled")
+    scene.clock.advance(10**6)
+    assert scene.lease(99) == [], "nothing goes on after it was cancelled"
+
+
+def o03_what_has_ended_says_so_when_it_is_cancelled(scene: Scene) -> None:
+    done, failed = scene.answered("done"), scene.failed("failed")
+    with scene.unchanged():
+        assert scene.store.cancel(done.job_id).why == "already done"
+        assert scene.store.cancel(failed).why == "already failed"
+        assert scene.store.cancel(999).why == "unknown job"
+    assert scene.text(done.request_id) == "an answer"
+
+
+def o03_cancelled_during_the_call_the_answer_is_kept_and_the_job_stays_cancelled(scene: Scene) -> None:
+    lease, uid = scene.in_flight("k")
+    scene.store.cancel(lease.job_id, hold_ms=60_000)
+    row = scene.attempt(uid)
+    assert (row.outcome, row.code, row.listener) == ("ambiguous", "cancelled", scene.worker)
+    settled = scene.settle(uid, "late", lease=lease)
+    assert (settled.accepted, settled.moved) == (True, False)
+    assert (scene.attempt(uid).outcome, scene.attempt(uid).tokens_out) == ("ok", 5)
+    assert scene.state(lease.job_id) == "cancelled"
+    result = scene.store.result(1)
+    assert result is not None
+    assert (result.state, result.text) == ("cancelled", None)
+
+
+def o03_a_failure_that_comes_after_the_cancel_schedules_nothing(scene: Scene) -> None:
+    lease, uid = scene.in_flight("k")
+    scene.store.cancel(lease.job_id, hold_ms=60_000)
+    for answer, then in (("retryable", Then("back_off", delay_ms=1)), ("permanent", Then("fail", reason="no: no"))):
+        assert not scene.settle(uid, answer, then, lease=lease).moved
+    assert scene.state(lease.job_id) == "cancelled"
+
+
+def o03_a_worker_finds_out_at_its_next_step(scene: Scene) -> None:
+    before_call = scene.take(scene.ask("a").job_id)
+    scene.store.cancel(before_call.job_id)
+    with scene.lease_lost():
+        scene.record(before_call)
+    during_call, uid = scene.in_flight("b")
+    scene.store.cancel(during_call.job_id, hold_ms=60_000)
+    assert scene.store.detach(uid, during_call, 60_000) is False
+    assert scene.state(during_call.job_id) == "cancelled"
+
+
+def o03_settled_first_wins_over_the_cancel(scene: Scene) -> None:
+    lease, uid = scene.in_flight("k")
+    scene.settle(uid, "blue", lease=lease)
+    assert not scene.store.cancel(lease.job_id).took_effect
+    assert (scene.state(lease.job_id), scene.text(1)) == ("done", "blue")
+
+
+def withdrawing_one_request_leaves_the_job_to_the_others(scene: Scene) -> None:
+    first, second = scene.ask("k"), scene.ask("k")
+    assert scene.store.withdraw(first.request_id).took_effect
+    assert scene.state(first.job_id) == "ready"
+    with scene.unchanged():
+        assert not scene.store.withdraw(first.request_id).took_effect
+        assert not scene.store.withdraw(999).took_effect
+    lease = scene.take(first.job_id)
+    assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 1
+    result = scene.store.result(first.request_id)
+    assert result is not None
+    assert (result.state, scene.text(second.request_id)) == ("cancelled", "blue")
+
+
+def withdrawing_the_last_request_cancels_the_job(scene: Scene) -> None:
+    first, second = scene.ask("k"), scene.ask("k")
+    lease = scene.take(first.job_id)
+    uid = scene.send(lease)
+    scene.store.withdraw(first.request_id, hold_ms=1_000)
+    assert scene.state(first.job_id) == "leased"
+    assert scene.store.withdraw(second.request_id, hold_ms=1_000).took_effect
+    assert scene.state(first.job_id) == "cancelled"
+    assert scene.attempt(uid).outcome == "ambiguous"
+
+
+def a_request_that_has_its_answer_is_not_withdrawn(scene: Scene) -> None:
+    receipt = scene.answered("k", "blue")
+    with scene.unchanged():
+        withdrawn = scene.store.withdraw(receipt.request_id)
+    assert (withdrawn.took_effect, withdrawn.why) == (False, "already done")
+    result = scene.store.result(receipt.request_id)
+    assert result is not None
+    assert (result.state, result.text) == ("done", "blue")
+
+
+def retry_takes_a_cancelled_job_up_again(scene: Scene) -> None:
+    first, second = scene.ask("k"), scene.ask("k")
+    scene.store.withdraw(first.request_id)
+    scene.store.cancel(first.job_id)
+    assert scene.store.retry(first.job_id).took_effect
+    assert [one.withdrawn_ms for one in scene.store.requests(first.job_id)] == [None, None]
+    lease = scene.take(first.job_id)
+    assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 2
+    assert scene.text(second.request_id) == "blue"
+
+
+def retry_of_a_failed_job_starts_its_routing_anew(scene: Scene) -> None:
+    job_id = scene.failed("k")
+    assert scene.store.retry(job_id, granted=5).took_effect
+    assert (scene.state(job_id), scene.job(job_id).next_lane) == ("ready", "")
+    facts = scene.store.look_back(scene.take(job_id))
+    assert (facts.past.tried, facts.past.undecided, facts.attempts_made, facts.attempts_granted) == ((), (), 1, 5)
+
+
+def retry_may_name_the_lane(scene: Scene) -> None:
+    job_id = scene.failed("k")
+    scene.store.retry(job_id, lane="paid")
+    assert [lease.lane for lease in scene.lease(room={"paid": 1})] == ["paid"]
+
+
+def retry_of_an_answered_key_makes_the_job_done(scene: Scene) -> None:
+    failed = scene.failed("k")
+    scene.answered("k", "blue")
+    assert scene.store.retry(failed).took_effect
+    assert scene.state(failed) == "done"
+    assert scene.text(1) == "blue"
+
+
+def retry_hands_the_requests_to_the_live_job_of_the_key(scene: Scene) -> None:
+    failed = scene.failed("k")
+    alive = scene.ask("k").job_id
+    assert scene.store.retry(failed).took_effect
+    assert (scene.state(failed), scene.state(alive)) == ("failed", "ready")
+    assert scene.store.requests(failed) == []
+    assert [one.id for one in scene.store.requests(alive)] == [1, 2]
+    lease = scene.take(alive)
+    assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 2
+    assert scene.text(1) == "blue"
+    with scene.unchanged():
+        again = scene.store.retry(failed)
+    assert (again.took_effect, again.why) == (False, "its requests have moved to another job")
+
+
+def retry_behind_a_call_that_may_still_answer_is_held(scene: Scene) -> None:
+    lease, uid = scene.in_flight("k")
+    scene.store.cancel(lease.job_id, hold_ms=60_000)
+    assert scene.store.retry(lease.job_id).took_effect
+    assert scene.state(lease.job_id) == "waiting/held"
+    assert scene.settle(uid, "late", lease=lease).requests == 1
+    assert (scene.state(lease.job_id), scene.text(1)) == ("done", "late")
+
+
+def retry_of_what_is_not_over_is_refused(scene: Scene) -> None:
+    done, ready = scene.answered("done").job_id, scene.ask("ready").job_id
+    with scene.unchanged():
+        assert scene.store.retry(done).why == "is done"
+        assert scene.store.retry(ready).why == "is ready"
+        assert scene.store.retry(999).why == "unknown job"
+
+
+def retry_of_a_key_that_names_other_work_by_now_is_refused(scene: Scene) -> None:
+    lease, uid = scene.in_flight("mine", work="one")
+    scene.settle(uid, "permanent", Then("fail", reason="refused: no"), lease=lease)
+    other = scene.ask("mine", work="another")
+    with scene.unchanged():
+        assert not scene.store.retry(lease.job_id).took_effect
+    scene.settle(scene.send(scene.take(other.job_id)), "blue")
+    with scene.unchanged():
+        assert not scene.store.retry(lease.job_id).took_effect
+
+
+def retry_grants_a_stated_number_of_further_attempts(scene: Scene) -> None:
+    job_id = scene.failed("k")
+    scene.store.retry(job_id, granted=2)
+    lease = scene.take(job_id)
+    scene.settle(scene.send(lease), "permanent", Then("fail", reason="refused: no"), lease=lease)
+    scene.store.retry(job_id, granted=3)
+    lease = scene.take(job_id)
+    facts = scene.store.look_back(lease)
+    assert (facts.attempts_made, facts.attempts_granted) == (2, 5)
+    assert lease.has_history, "what it has used up is read before it is used up further"
+
+
+def retry_forgives_lost_leases(scene: Scene) -> None:
+    job_id = scene.ask("k").job_id
+    scene.take(job_id)
+    scene.store.reclaim(scene.worker, max_leases_lost=1)
+    assert scene.state(job_id) == "failed"
+    scene.store.retry(job_id)
+    assert (scene.state(job_id), scene.job(job_id).leases_lost) == ("ready", 0)
+
+
+def a_released_job_keeps_its_rank(scene: Scene) -> None:
+    first = scene.ask("a", priority=1).job_id
+    scene.ask("b")
+    scene.store.give(scene.take(first), RELEASE)
+    assert scene.take().job_id == first
