@@ -1,1 +1,86 @@
-"""The command line."""
+"""The command line: `millpond VERB`. This module imports click alone; a verb's module is imported when it is called."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from millpond.faces.cli.failing import Guarded
+from millpond.faces.cli.given import shared
+
+VERBS = {
+    "init": ("init", "Write a commented millpond.yaml, and make the home."),
+    "enqueue": ("enqueue", "Put the rows of files into the queue."),
+    "drain": ("drain", "Work the queue off, and say what was done."),
+    "status": ("looking", "Counts, lanes, what is late, what needs you."),
+    "jobs": ("looking", "List jobs that a filter admits, newest first."),
+    "show": ("looking", "One job: its fields, its work, its answer."),
+    "explain": ("looking", "Why a job is not running, its attempts, what is next."),
+    "submissions": ("looking", "List submissions, newest first."),
+    "results": ("results", "Answers in the order in which they were asked."),
+    "retry": ("persons", "Ask again for failed or cancelled jobs."),
+    "cancel": ("persons", "Cancel jobs."),
+    "lanes": ("lanes", "Lanes and their state; open one that is down."),
+    "doctor": ("doctor", "Check that everything is in order."),
+    "config": ("config", "Show the settings and where they come from."),
+    "faultlane": ("faultlane", "A server that fails on purpose, for trying things out."),
+    "demo": ("demo", "See a queue at work: no key, no network, 20 seconds."),
+}
+"""Verb -> its module here, and the line that `--help` shows without loading it."""
+
+
+class Verbs(Guarded):
+    """The group of all verbs, each loaded when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All verbs, in the order in which they are needed."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load one verb."""
+        if cmd_name not in VERBS:
+            return None
+        module = import_module(f"millpond.faces.cli.{VERBS[cmd_name][0]}")
+        return getattr(module, cmd_name)  # a command is named as its verb
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb; an unknown one is refused with the nearest that is known."""
+        if args and args[0] not in VERBS:
+            from difflib import get_close_matches
+
+            meant = next(iter(get_close_matches(args[0], VERBS, n=1)), "")
+            hint = f"did you mean {meant}?" if meant else f"known verbs: {', '.join(VERBS)}"
+            raise click.UsageError(f"unknown verb {args[0][:40]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs without loading any of them."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, words) for verb, (_, words) in VERBS.items()])
+
+
+@click.command(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=True,
+    subcommand_metavar="VERB [ARGS]...",
+)
+@click.version_option(package_name="millpond", message="millpond %(version)s")
+@shared(hidden=False)
+def cli() -> None:
+    """A durable lane queue for LLM work: nothing lost, nothing answered twice, every attempt explained.
+
+    Exit codes: 0 ok, 1 failure, 2 usage, 4 key or permission missing, 74 disk or I/O, 75 lock held or busy, 78 settings
+    or schema refused, 130 interrupted, 143 terminated; with --exit-status also 3 some jobs failed, 8 some are pending.
+    """
+
+
+def main() -> None:
+    """The entry point of the program."""
+    cli.main(prog_name="millpond")
+
+
+__all__ = ["cli", "main"]

@@ -1,0 +1,131 @@
+"""`millpond drain`: works the queue off in the foreground; the first signal finishes, the second releases."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from millpond.faces.cli import terminal
+from millpond.faces.cli.given import Given, pass_given, shared
+from millpond.faces.cli.signals import exit_code_of, hear
+from millpond.rules.errors import LockHeld, UsageError
+
+if TYPE_CHECKING:
+    from millpond.engine.drain import Drainer, Until
+    from millpond.faces.cli.progress import Progress
+    from millpond.lanes.lane import Lane
+    from millpond.queue import Queue
+    from millpond.report.summary import Summary
+    from millpond.rules.policy import Policy
+
+
+@click.command()
+@click.option("--until-empty", is_flag=True, help="Wait for everything that the clock can bring: pauses, holds.")
+@click.option("--daemon", is_flag=True, help="Wait for work for ever.")
+@click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="End after so many jobs.")
+@click.option("--lanes", metavar="A,B", help="Only these lanes.")
+@click.option("--grace", type=click.FloatRange(0), metavar="S", help="How long a signal waits for calls in flight.")
+@shared()
+@pass_given
+@click.pass_context
+def drain(
+    ctx: click.Context,
+    given: Given,
+    until_empty: bool,
+    daemon: bool,
+    max_jobs: int | None,
+    lanes: str | None,
+    grace: float | None,
+) -> None:
+    """Work the queue off. Ends when nothing is ready, in flight or due within idle_exit_s.
+
+    Ctrl-C once: no new call, those in flight may end within the grace. Twice: they are given up, and what became of
+    them is unknown. One process drains a queue; a second one exits 75. With --json the summary is JSON on stdout: money
+    is in USD, unknown is null; events go to stderr.
+    """
+    if until_empty and daemon:
+        raise UsageError("found --until-empty and --daemon, wanted at most one of the two")
+    from millpond.engine.drain import Until
+    from millpond.lanes.given import choose_lanes
+
+    names = [name.strip() for name in lanes.split(",") if name.strip()] if lanes is not None else None
+    policy = given.settings.policy
+    if grace is not None:
+        policy = replace(policy, grace_ms=int(grace * 1000))
+    policy, built = choose_lanes(policy, names)  # what cannot be drained with is refused before a home is made
+    if given.settings.unread:
+        terminal.warn(f"not read by this version, and without effect: {', '.join(given.settings.unread)}")
+    with given.open() as queue:
+        until = Until(until_empty=until_empty, daemon=daemon, max_jobs=max_jobs)
+        try:
+            summary, signal = run(queue, policy, built, until, as_json=given.json)
+        except LockHeld as held:
+            if given.json:
+                terminal.say_json(_refused(queue, held), indent=2)
+            raise
+    tell_summary(given, summary)
+    ctx.exit(exit_code_of(signal) if signal else 0)
+
+
+def run(
+    queue: Queue, policy: Policy, lanes: Mapping[str, Lane], until: Until, *, as_json: bool = False
+) -> tuple[Summary, int]:
+    """Drain with progress: a live screen on a terminal, else one line an event. Returns the signal that ended it, or 0.
+
+    Raises LockHeld.
+    """
+    from millpond.faces.cli.progress import Progress
+
+    progress = Progress(queue, to_stderr=as_json)
+    with queue.draining(policy, lanes=lanes, tell=progress.tell) as drainer:
+        return asyncio.run(_run(drainer, until, progress, f"{queue.home}  pid {os.getpid()}"))
+
+
+async def _run(drainer: Drainer, until: Until, progress: Progress, title: str) -> tuple[Summary, int]:
+    caught: list[int] = []
+
+    def on_signal(number: int) -> None:
+        caught.append(number)
+        drainer.stop()
+        if len(caught) == 1:
+            progress.note(f"stopping: {drainer.tab.in_flight} in flight may finish; once more gives them up")
+        elif len(caught) == 2:
+            progress.note("giving up what is in flight")
+
+    hear(on_signal)  # before the first line is shown: whoever reads it may send a signal
+    with progress.of(drainer, title):
+        summary = await drainer.run(until)
+    return summary, caught[0] if caught else 0
+
+
+def tell_summary(given: Given, summary: Summary) -> None:
+    """The summary in words with the next commands, or as JSON."""
+    if given.json:
+        terminal.say_json(summary, indent=2)
+        return
+    terminal.say(summary.in_words())
+    ahead = ["results -o out.jsonl"] if summary.done else []
+    ahead += ["results --failed"] if summary.failed else []
+    ahead += ["status"] if summary.ready or summary.waiting else []
+    if ahead:
+        terminal.say("next: " + " · ".join(given.command(verb) for verb in ahead))
+
+
+def _refused(queue: Queue, held: LockHeld) -> Summary:
+    from millpond.report.summary import Summary
+
+    counts = queue.counts()
+    return Summary(
+        waiting=counts["waiting"],
+        held=counts["held"],
+        ready=counts["ready"],
+        offloaded=counts["offloaded"],
+        next_due_ms=queue.store.next_due_ms(),
+        reason="lock_held",
+        holder=held.holder,
+    )

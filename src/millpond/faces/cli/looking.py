@@ -1,0 +1,142 @@
+"""Verbs that only look: `status`, `jobs`, `show`, `explain`, `submissions`. None of them makes a queue."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from millpond.faces.cli import terminal
+from millpond.faces.cli.given import Given, pass_given, shared
+from millpond.rules.times import age_words, show_ms
+
+if TYPE_CHECKING:
+    from millpond.rules.job import Job, Result
+
+ALERT, FAILED, PENDING = 1, 3, 8
+"""Exit codes of `status --exit-status`, the gravest first."""
+
+ANSWER_CHARS = 10_000
+
+
+@click.command()
+@click.option("--exit-status", is_flag=True, help="Exit 1 on an alert, 3 if jobs failed, 8 if some are pending.")
+@shared()
+@pass_given
+@click.pass_context
+def status(ctx: click.Context, given: Given, exit_status: bool) -> None:
+    """How the queue stands: counts, lanes, what is late, what needs you."""
+    with given.look() as queue:
+        found = queue.status()
+    if given.json:
+        terminal.say_json(found, indent=2)
+    else:
+        terminal.say(f"{given.settings.home}  {found.in_words()}")
+    if exit_status:
+        failed = found.counts["failed"] > 0
+        ctx.exit(ALERT if found.alerts else FAILED if failed else PENDING if found.pending else 0)
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("filter_words", metavar="[FILTER]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+@shared()
+@pass_given
+def jobs(given: Given, filter_words: tuple[str, ...], limit: int) -> None:
+    """List the jobs that a filter admits, newest first.
+
+    FILTER: state:failed lane:free intent:label code:truncated tag:x submission:s3 id:10..20 age:>2h text:"duck"; all
+    words must be true, - before one negates it. Quote what the shell would read: 'age:>2h'.
+    """
+    with given.look() as queue:
+        found = queue.jobs(" ".join(filter_words), limit=limit)
+        now_ms = queue.store.now_ms()
+    if given.json:
+        for job in found:
+            terminal.say_json(job)
+        return
+    if found:
+        heading = ("id", "state", "lane", "tries", "age", "label", "")
+        terminal.say(terminal.table([heading, *(_row(job, now_ms) for job in found)]))
+    if len(found) == limit:
+        terminal.warn(f"the newest {limit:,}; --limit shows more")
+
+
+def _row(job: Job, now_ms: int) -> tuple[str, ...]:
+    state = f"{job.state} ({job.wait_reason})" if job.wait_reason else job.state
+    age, why = age_words(now_ms - job.created_ms), terminal.short(job.reason or "", 60)
+    return (str(job.id), state, job.next_lane, str(job.attempts_made), age, terminal.short(job.label or "", 30), why)
+
+
+@click.command()
+@click.argument("job_id", metavar="ID", type=int)
+@shared()
+@pass_given
+def show(given: Given, job_id: int) -> None:
+    """One job: its fields, its work, its answer."""
+    with given.look() as queue:
+        job = queue.job(job_id)
+        if given.json:
+            terminal.say_json(job, indent=2)
+            return
+        body = queue.store.payload(job_id) or "no longer kept"
+        requests = queue.store.requests(job_id, 1)
+        result = queue.store.result(requests[0].id) if requests else None
+    lines = [f"{field.name:<16} {_field(field.name, getattr(job, field.name))}" for field in fields(job)]
+    lines += ["", f"work             {body}"]
+    if result is not None and result.state == "done":
+        lines += [f"answered by      {result.model or result.lane}", f"answer           {_answer(result)}"]
+    lines += ["", f"next: {given.command(f'explain {job_id}')}"]
+    terminal.say_work("\n".join(lines))
+
+
+def _field(name: str, value: Any) -> str:
+    if value is None:
+        return "unknown" if name == "cost" else "-"
+    if name.endswith("_ms"):
+        return show_ms(value)
+    if name == "tags":
+        return ", ".join(value) or "-"
+    return f"${value:f}" if name == "cost" else str(value)
+
+
+def _answer(result: Result) -> str:
+    text = result.text or terminal.as_json(result.data)
+    return text if len(text) <= ANSWER_CHARS else f"{text[:ANSWER_CHARS]}… ({len(text):,} characters; see results)"
+
+
+@click.command()
+@click.argument("job_id", metavar="ID", type=int)
+@shared()
+@pass_given
+def explain(given: Given, job_id: int) -> None:
+    """Why a job is not running, or what became of it; its attempts with their evidence; what comes next."""
+    with given.look() as queue:
+        words = queue.explain(job_id)
+        if given.json:
+            attempts = list(queue.ledger(job_id))
+            terminal.say_json(
+                {"why": words.partition("\n")[0], "job": queue.job(job_id), "attempts": attempts}, indent=2
+            )
+            return
+    terminal.say(words)
+
+
+@click.command()
+@shared()
+@pass_given
+def submissions(given: Given) -> None:
+    """List the newest submissions and how their requests stand."""
+    with given.look() as queue:
+        found = queue.submissions()
+    if given.json:
+        for one in found:
+            terminal.say_json(one)
+        return
+    heading = ("id", "name", "made", "requests", "pending", "done", "failed", "cancelled")
+    rows = [
+        (one.id, one.name, show_ms(one.created_ms), one.requests, one.pending, one.done, one.failed, one.cancelled)
+        for one in found
+    ]
+    terminal.say(terminal.table([heading, *(tuple(map(str, row)) for row in rows)]))

@@ -1,0 +1,120 @@
+"""What a drain shows while it runs: a live screen on a terminal, one line an event elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from millpond.faces.cli import terminal
+from millpond.report.summary import usd
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from millpond.engine.drain import Drainer
+    from millpond.engine.perform import Happening
+    from millpond.queue import Queue
+
+LAST_EVENTS = 6
+EVERY_S = 10.0
+"""How often a summary line stands between the events of a drain that nobody watches live."""
+
+
+class Progress:
+    """Tells what happens in a drain. `tell` and `note` may be called from any thread."""
+
+    def __init__(self, queue: Queue, *, to_stderr: bool = False) -> None:
+        self._queue = queue
+        self._to_stderr = to_stderr
+        self._is_live = terminal.is_terminal() and not to_stderr
+        self._events: deque[str] = deque(maxlen=LAST_EVENTS)
+        self._drainer: Drainer | None = None
+        self._title = ""
+        self._began_s = self._told_s = time.monotonic()
+        self._settled_before = 0
+
+    def tell(self, happening: Happening) -> None:
+        """One thing happened. An attempt that went well is told by the job that it answered."""
+        if happening.kind == "ended" and happening.words == "ok":
+            return
+        job = f"job {happening.job_id}" if happening.job_id is not None else "lane"
+        self.note(f"{happening.kind} {job} {happening.lane}: {happening.words}".rstrip(": "))
+        if not self._is_live and time.monotonic() - self._told_s >= EVERY_S:
+            self._told_s = time.monotonic()
+            self._line(self._counts_in_words(self._queue.counts()))
+
+    def note(self, words: str) -> None:
+        """Show one line."""
+        line = f"{datetime.now():%H:%M:%S} {terminal.plain(words)}"
+        if self._is_live:
+            self._events.append(line)
+        else:
+            self._line(line)
+
+    @contextmanager
+    def of(self, drainer: Drainer, title: str) -> Generator[None]:
+        """Show the progress of this drainer while the block runs."""
+        self._drainer, self._title = drainer, terminal.plain(title)
+        self._settled_before = _settled(self._queue.counts())
+        if not self._is_live:
+            lanes = ", ".join(drainer.tab.lanes)
+            self._line(f"draining {self._title}  lanes {terminal.plain(lanes)}")
+            yield
+            return
+        from rich.live import Live
+
+        with Live(get_renderable=self._screen, refresh_per_second=4, redirect_stdout=False, redirect_stderr=False):
+            yield
+
+    def _line(self, text: str) -> None:
+        click.echo(terminal.without_secrets(text), err=self._to_stderr)
+
+    def _screen(self) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        assert self._drainer is not None
+        tab, counts = self._drainer.tab, self._queue.counts()
+        settled = _settled(counts) - self._settled_before
+        total = settled + sum(counts[state] for state in ("waiting", "ready", "leased", "offloaded"))
+        elapsed_s = int(time.monotonic() - self._began_s)
+        clock = f"{elapsed_s // 3600:02}:{elapsed_s // 60 % 60:02}:{elapsed_s % 60:02}"
+        bar = Table.grid(padding=(0, 1), expand=True)
+        bar.add_column(ratio=1)
+        bar.add_column()
+        bar.add_row(ProgressBar(total=max(total, 1), completed=settled), f"{settled:,}/{total:,}")
+        twice = f"paid twice {tab.twice:,}"
+        saved = f"saved by dedup {tab.saved:,} ({usd(tab.saved_usd)})"
+        closed = self._queue.store.closed_lanes()
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for heading, side in (("lane", "left"), ("slots", "right"), ("ok", "right"), ("ambig", "right"),
+                              ("sat", "right"), ("spend", "right"), ("state", "left")):  # fmt: skip
+            table.add_column(heading, justify="left" if side == "left" else "right", no_wrap=True)
+        for name, lane in tab.lanes.items():
+            policy = self._queue.policy.lanes.get(name)
+            width = f"/{1 if policy.serial else policy.max_in_flight}" if policy else ""
+            state = closed[name].closed_by if name in closed else "open"
+            cells: list[Any] = [name, f"{lane.in_flight}{width}", f"{lane.outcomes['ok']:,}"]
+            cells += [f"{lane.outcomes['ambiguous']:,}", f"{lane.outcomes['saturated']:,}", usd(lane.spent), state]
+            table.add_row(*(Text(terminal.plain(str(cell))) for cell in cells))
+        head = Text(f"millpond drain  {self._title}  {clock}", style="bold")
+        figures = Text(f"{self._counts_in_words(counts)}   {saved}   {twice}")
+        events = Text(terminal.without_secrets("\n".join(self._events)), style="dim", overflow="ellipsis", no_wrap=True)
+        return Group(head, bar, figures, table, events)
+
+    @staticmethod
+    def _counts_in_words(counts: dict[str, int]) -> str:
+        names = ("ready", "leased", "held", "done", "failed")
+        return "  ".join(f"{name} {counts[name]:,}" for name in names)
+
+
+def _settled(counts: dict[str, int]) -> int:
+    return counts["done"] + counts["failed"] + counts["cancelled"]

@@ -1,0 +1,198 @@
+"""Is everything in order? Each check says what was found in one line, and what to do if it is a fault."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import apsw
+
+from millpond.db.sqlite import SqliteDatabase, file_system
+from millpond.engine.owner import DrainLock, is_dead
+from millpond.rules.policy import LanePolicy
+from millpond.settings.load import DEFAULT, Settings
+from millpond.store.store import Store
+
+WANTED_SQLITE = (3, 51, 3)
+"""The first release without the WAL-reset corruption (DESIGN §8)."""
+
+CONNECT_S = 2.0
+LOW_DISK_BYTES = 100 << 20
+LARGE_LOG_BYTES = 256 << 20
+"""A log far above what a checkpoint leaves: somebody keeps a read transaction open."""
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "ceph", "glusterfs", "lustre", "fuse.sshfs", "ncpfs", "gfs2"}
+)
+"""File systems on which locks of other machines cannot be relied on, and a write-ahead log breaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at: whether it is in order, what was found, and what to do if it is not."""
+
+    name: str
+    is_ok: bool
+    words: str
+    next: str = ""
+
+
+def examine(settings: Settings, store: Store | None, environ: Mapping[str, str] | None = None) -> list[Check]:
+    """Look at everything, in a stable order. `store` is None while there is no queue yet. Keys are never told."""
+    environ = os.environ if environ is None else environ
+    checks = [_sqlite(), *_places(settings)]
+    if store is None:
+        checks.append(Check("queue", True, f"none yet at {settings.queue}; `millpond enqueue` makes it"))
+    else:
+        checks += [*_database(store), _tally(store), *_owners(store, settings)]
+    return [*checks, *_lanes(settings, environ), _settings(settings)]
+
+
+def _sqlite() -> Check:
+    found = apsw.sqlite_lib_version()
+    is_ok = tuple(int(part) for part in found.split(".")[:3]) >= WANTED_SQLITE
+    wanted = ".".join(map(str, WANTED_SQLITE))
+    return Check("sqlite", is_ok, f"SQLite {found}, wanted {wanted} or later", f"pip install 'apsw>={wanted}'")
+
+
+def _places(settings: Settings) -> Iterator[Check]:
+    path = settings.queue
+    assert isinstance(path, Path), "an address was refused before"
+    folder = next(one for one in (path.parent, *path.parent.parents) if one.is_dir())
+    kind = file_system(folder)
+    yield Check(
+        "file system",
+        kind not in NETWORK_FILE_SYSTEMS,
+        f"{folder} is on {kind}" + (", a network share: its locks do not hold" if kind in NETWORK_FILE_SYSTEMS else ""),
+        "put the home on a local disk: --home, or home: in millpond.yaml",
+    )
+    may_write = os.access(folder, os.W_OK | os.X_OK)
+    yield Check(
+        "folder",
+        may_write,
+        f"{folder} {'can' if may_write else 'cannot'} be written",
+        f"mend its permissions: {folder}",
+    )
+    free = shutil.disk_usage(folder).free
+    yield Check("disk", free >= LOW_DISK_BYTES, f"{_size(free)} free at {folder}", "make room, or move the home")
+
+
+def _database(store: Store) -> Iterator[Check]:
+    db = store.db
+    if not isinstance(db, SqliteDatabase):
+        return
+    facts = db.facts()
+    wal = facts.journal_mode == "wal"
+    yield Check(
+        "journal", wal, f"journal mode {facts.journal_mode}, wanted wal", "close every program that has it open"
+    )
+    yield Check("schema", True, f"version {facts.schema_version}, {_size(facts.pages * facts.page_bytes)}")
+    is_small = facts.log_bytes < LARGE_LOG_BYTES
+    yield Check("log", is_small, f"write-ahead log of {_size(facts.log_bytes)}", "end the program that keeps reading")
+    faults = db.integrity_check(3)
+    words = "; ".join(faults) or "SQLite finds the file whole"
+    yield Check("integrity", not faults, words, "stop all drainers and keep a copy of the folder before anything else")
+
+
+def _tally(store: Store) -> Check:
+    """The maintained counts against the jobs themselves. Reads every job."""
+    wrong = store.miscounted()
+    if not wrong:
+        return Check("tally", True, "the counts agree with the jobs")
+    words = ", ".join(f"{name} {kept:,} kept, {counted:,} counted" for name, (kept, counted) in wrong.items())
+    return Check("tally", False, f"the counts differ from the jobs: {words}", "report it, with this line")
+
+
+def _owners(store: Store, settings: Settings) -> Iterator[Check]:
+    assert isinstance(settings.queue, Path)
+    folder = settings.queue.with_name(settings.queue.name + ".d")
+    holder = DrainLock(folder).holder()
+    yield Check("drainer", True, f"{holder} drains" if holder else "nobody drains")
+    owners = store.living_owners()
+    dead = [owner for owner in owners if is_dead(folder, owner)]
+    names = ", ".join(f"pid {owner.pid} on {owner.host}" for owner in dead)
+    yield Check(
+        "owners",
+        not dead,
+        f"{len(owners) - len(dead)} living" + (f"; died with work in hand: {names}" if dead else ""),
+        "millpond drain; it takes back what they held",
+    )
+
+
+def _lanes(settings: Settings, environ: Mapping[str, str]) -> Iterator[Check]:
+    lanes = [lane for lane in settings.policy.lanes.values() if lane.enabled]
+    if not lanes:
+        yield Check("lanes", False, "no lane is configured", "millpond init, then edit millpond.yaml")
+    with ThreadPoolExecutor(8, thread_name_prefix="millpond-doctor") as threads:
+        for lane, reached in zip(lanes, threads.map(_reach, lanes), strict=True):
+            yield from _lane(lane, reached, environ)
+
+
+def _lane(lane: LanePolicy, reached: str, environ: Mapping[str, str]) -> Iterator[Check]:
+    name = f"lane {lane.name}"
+    if lane.key_env:
+        is_set = bool(environ.get(lane.key_env, "").strip())
+        words = f"key variable {lane.key_env} is {'set' if is_set else 'not set'}"
+        yield Check(name, is_set, words, f"export {lane.key_env}=…")
+    if not lane.kind:
+        yield Check(name, True, "has no kind: it serves drill, report and router, and is not drained")
+    elif lane.base_url:
+        yield Check(
+            name,
+            not reached,
+            f"{_address(lane)} {'answers' if not reached else f'cannot be reached: {reached}'}",
+            "start the server, or mend base_url",
+        )
+    elif lane.kind == "command" and lane.command:
+        found = shutil.which(lane.command[0])
+        yield Check(
+            name, found is not None, f"program {lane.command[0]} {'found' if found else 'not found'}", "install it"
+        )
+
+
+def _reach(lane: LanePolicy) -> str:
+    """Why no connection can be made to a lane's server; "" if one can, or if there is none to reach."""
+    if not lane.base_url or lane.proxy:
+        return ""
+    with suppress(ValueError):
+        at = urlsplit(lane.base_url)
+        port = at.port or (443 if at.scheme == "https" else 80)
+        try:
+            with socket.create_connection((at.hostname or "", port), timeout=CONNECT_S):
+                return ""
+        except OSError as error:
+            return error.strerror or str(error)
+    return "not an address"
+
+
+def _address(lane: LanePolicy) -> str:
+    """Host and port alone: an address may hold a password."""
+    return urlsplit(lane.base_url).netloc.rpartition("@")[2]
+
+
+def _settings(settings: Settings) -> Check:
+    said = [origin for _, _, origin in settings.shown() if origin != DEFAULT]
+    files = sorted({origin.rpartition(":")[0] for origin in said if origin.rpartition(":")[2].isdecimal()})
+    variables = sorted({origin.removeprefix("environment ") for origin in said if origin.startswith("environment ")})
+    parts = [*files, *variables, *(["flags"] if "flag" in said else [])]
+    words = f"home {settings.home} ({settings.home_origin}); {len(said)} {'key' if len(said) == 1 else 'keys'} said"
+    if parts:
+        words += f" in {', '.join(parts)}"
+    if settings.unread:
+        words += f"; not read by this version: {', '.join(settings.unread)}"
+    return Check("settings", True, words)
+
+
+def _size(n: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000 or unit == "GB":
+            break
+        n /= 1000
+    return f"{n:,.0f} {unit}" if unit == "B" or n >= 10 else f"{n:,.1f} {unit}"

@@ -1,0 +1,237 @@
+"""Why a job is where it is: one sentence, then its attempts with their evidence, its key, its twins, what is next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from millpond.engine.owner import Holder
+from millpond.report.status import one_line
+from millpond.report.summary import usd
+from millpond.rules.errors import UsageError
+from millpond.rules.job import Attempt, Job
+from millpond.rules.outcome import TABLE, TABLE_VERSION
+from millpond.rules.policy import Policy
+from millpond.rules.router import Exhausted, Tried, lanes_for, next_lane
+from millpond.rules.times import age_words, show_ms
+from millpond.store.bodies import load_work
+from millpond.store.store import LaneRow, Store
+
+RANK_LIMIT = 10_000
+SHOWN_REQUESTS = 10
+
+
+def explain(store: Store, policy: Policy, job_id: int, now_ms: int, drainer: Holder | None) -> str:
+    """All that is known about one job, in words. Raises UsageError if there is none of this id."""
+    job = store.job(job_id)
+    if job is None:
+        raise UsageError(f"no job {job_id} in this queue; `millpond jobs` lists them")
+    attempts = list(store.attempts(job_id))
+    lines = [why(job, attempts, store, policy, now_ms, drainer), ""]
+    lines += list(_attempts(job, attempts, now_ms))
+    lines += ["", f"key          {job.idempotency_key}", f"fingerprint  {job.fingerprint}"]
+    lines += list(_twins(job, store))
+    if ahead := _next(job, attempts, store, policy):
+        lines.append(f"next         {ahead}")
+    return "\n".join(lines)
+
+
+def why(
+    job: Job, attempts: Sequence[Attempt], store: Store, policy: Policy, now_ms: int, drainer: Holder | None
+) -> str:
+    """One sentence: why the job is not running, or what became of it."""
+    name = f"job {job.id}"
+    match job.state:
+        case "done":
+            return f"{name} is done: {_answer(job, attempts)}, {show_ms(job.settled_ms or 0)}"
+        case "failed":
+            return f"{name} failed, {show_ms(job.settled_ms or 0)}: {one_line(job.reason or '')}"
+        case "cancelled":
+            return f"{name} was cancelled, {show_ms(job.settled_ms or 0)}, by a {job.settled_by or 'person'}"
+        case "leased":
+            return f"{name} is being worked on: {_under_way(job, attempts, now_ms)}"
+        case "offloaded":
+            return f"{name} is in a batch at its provider"
+        case "waiting":
+            return f"{name} waits: {_waiting(job, attempts, now_ms)}"
+        case "ready":
+            return f"{name} is ready: {_ready(job, store, policy, now_ms, drainer)}"
+
+
+def _answer(job: Job, attempts: Sequence[Attempt]) -> str:
+    winner = next((one for one in reversed(attempts) if one.artifact_id is not None and one.outcome == "ok"), None)
+    if winner is None:
+        return "answered by an artifact whose attempt is no longer kept"
+    by = f"lane {winner.lane}" + (f" (model {winner.model})" if winner.model else "")
+    if winner.job_id != job.id:
+        return f"answered by the artifact of job {winner.job_id}, from {by}, without a call of its own"
+    return f"answered by {by}, attempt {winner.attempt_no}"
+
+
+def _under_way(job: Job, attempts: Sequence[Attempt], now_ms: int) -> str:
+    call = next((one for one in attempts if one.outcome is None), None)
+    if call is None:
+        return "leased, and about to be sent" + (f" to lane {job.next_lane}" if job.next_lane else "")
+    return f"attempt {call.attempt_no} has been with lane {call.lane} for {age_words(now_ms - call.started_ms)}"
+
+
+def _waiting(job: Job, attempts: Sequence[Attempt], now_ms: int) -> str:
+    until = f"until {show_ms(job.not_before_ms)}" if job.not_before_ms is not None else ""
+    if job.not_before_ms is not None:
+        left = job.not_before_ms - now_ms
+        until += f" (in {age_words(left)})" if left > 0 else " (due; the next lease takes it up)"
+    match job.wait_reason:
+        case "scheduled":
+            return f"it was not to start before its time, {until}"
+        case "backoff":
+            return f"a pause before it is tried again, {until}"
+        case "parked":
+            return f"parked {until}"
+        case "held":
+            return f"held {until or _held_by(attempts)}".rstrip() + ", since the outcome of an earlier call is unknown"
+        case "asked":
+            return "the outcome of a call is unknown and your word is wanted: pay again, or not"
+        case "undeliverable":
+            return "this program cannot load its command; `millpond retry` once it can"
+        case None:
+            return until
+
+
+def _held_by(attempts: Sequence[Attempt]) -> str:
+    listened = next((one for one in attempts if one.listener is not None), None)
+    if listened is None:
+        return "until the open call of its key ends"
+    until = f", at most until {show_ms(listened.hold_until_ms)}" if listened.hold_until_ms is not None else ""
+    return f"while attempt {listened.attempt_no} on lane {listened.lane} is still listened to{until}"
+
+
+def _ready(job: Job, store: Store, policy: Policy, now_ms: int, drainer: Holder | None) -> str:
+    lane, nobody = job.next_lane, "" if drainer else "; nobody drains this queue: run `millpond drain`"
+    if not lane:
+        return f"its lane is chosen when it is next looked at{nobody}"
+    if lane not in policy.lanes:
+        return f"the settings have no lane {lane} any more; the next drain routes it again{nobody}"
+    rank = store.rank(job, RANK_LIMIT)
+    place = (
+        f"{_ordinal(rank + 1)} of lane {lane}" if rank < RANK_LIMIT else f"behind {RANK_LIMIT:,} others of lane {lane}"
+    )
+    closed = store.closed_lanes().get(lane)
+    if closed is not None:
+        return f"{place}, which is {_closing(closed, now_ms)}{nobody}"
+    if not policy.lanes[lane].enabled:
+        return f"{place}, which the settings turn off{nobody}"
+    return f"{place}, which is open{nobody}"
+
+
+def _closing(closed: LaneRow, now_ms: int) -> str:
+    if closed.closed_until_ms is None:
+        return f"closed until a person opens it ({one_line(closed.reason)}): `millpond lanes {closed.lane} resume`"
+    left = age_words(closed.closed_until_ms - now_ms)
+    return f"closed until {show_ms(closed.closed_until_ms)}, {left} from now ({one_line(closed.reason)})"
+
+
+def _attempts(job: Job, attempts: Sequence[Attempt], now_ms: int) -> Iterator[str]:
+    if not attempts:
+        yield "no attempts yet" if job.settled_ms is None else "no attempts: no call was made for it"
+        return
+    yield f"attempts (outcomes by table {TABLE_VERSION} of docs/outcomes.md)"
+    for one in attempts:
+        yield from _attempt(job, one, now_ms)
+
+
+def _attempt(job: Job, one: Attempt, now_ms: int) -> Iterator[str]:
+    took = _took((one.ended_ms if one.ended_ms is not None else now_ms) - one.started_ms)
+    whose = f" (job {one.job_id})" if one.job_id != job.id else ""
+    ended = one.outcome or "open"
+    code = f" ({one.code})" if one.code and one.code != one.outcome else ""
+    decided = f", decided: {one.resolution}" if one.resolution else ""
+    yield f"  {one.attempt_no}{whose}  {one.lane}  {ended}{code}{decided}  {show_ms(one.started_ms)}, {took}"
+    evidence = [
+        f"sent {one.sent}" if one.sent else "",
+        f"status {one.status}" if one.status is not None else "",
+        f"retry-after {one.retry_after}" if one.retry_after else "",
+        f"request {one.request_id}" if one.request_id else "",
+        f"model {one.model}" if one.model else "",
+        f"tokens {_number(one.tokens_in)} in, {_number(one.tokens_out)} out"
+        if one.outcome in ("ok", "unusable")
+        else "",
+        _cost(one),
+    ]
+    yield "     " + "  ".join(part for part in evidence if part)
+    if one.message:
+        yield f"     {one_line(one.message)}"
+    if rule := _rule(one):
+        yield f"     {rule}"
+
+
+def _took(ms: int) -> str:
+    return f"{max(ms, 0)} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
+
+
+def _number(n: int | None) -> str:
+    return "unknown" if n is None else f"{n:,}"
+
+
+def _cost(one: Attempt) -> str:
+    if one.outcome is None:
+        return "cost not known yet"
+    return f"cost {usd(one.cost)}" + (" (estimated, the worst case)" if one.cost_is_estimate else "")
+
+
+def _rule(one: Attempt) -> str:
+    """The words of the row that decided; of all that may have, where the code alone does not tell them apart."""
+    rows = [row for row in TABLE if row.code == one.code and row.outcome == one.outcome]
+    if one.outcome in (None, "ok") or not rows:
+        return ""
+    if len(rows) > 1:
+        return "table row: one of " + ", ".join(row.name for row in rows)
+    return f"table row {rows[0].name}: {rows[0].when}: {rows[0].why}"
+
+
+def _twins(job: Job, store: Store) -> Iterator[str]:
+    requests = store.requests(job.id, SHOWN_REQUESTS)
+    total = store.requests_of_job(job.id) if len(requests) == SHOWN_REQUESTS else len(requests)
+    yield f"requests     {total:,} answered by this job"
+    for one in requests:
+        custom = f" custom_id {one.custom_id}" if one.custom_id else ""
+        withdrawn = ", withdrawn" if one.withdrawn_ms is not None else ""
+        where = f"submission {one.submission_id}, position {one.position}"
+        yield f"  request {one.id}: {where}{custom}, {one.disposition}{withdrawn}"
+    if total > len(requests):
+        yield f"  and {total - len(requests):,} more"
+
+
+def _next(job: Job, attempts: Sequence[Attempt], store: Store, policy: Policy) -> str:
+    match job.state:
+        case "done":
+            return "nothing; the same work asked again is answered by this artifact"
+        case "failed" | "cancelled":
+            return f"nothing, unless you ask again: millpond retry {job.id}"
+        case "leased" | "offloaded":
+            return "its call ends, and the outcome decides"
+        case "waiting" if job.wait_reason in ("asked", "undeliverable"):
+            return "nothing without you"
+        case _:
+            pass
+    body, (route, floor_seq) = store.payload(job.id), store.routing(job.id)
+    order = lanes_for(load_work(body), route, policy) if body is not None else ()
+    tried: list[Tried] = []
+    for one in attempts:
+        choice = one.resolution
+        if one.seq <= floor_seq or one.outcome is None:
+            continue  # forgiven by a retry, or still under way
+        if one.outcome == "ambiguous" and choice is None and one.lane in policy.lanes:
+            choice = policy.lanes[one.lane].after_hold
+            if choice == "ask":
+                return f"if attempt {one.attempt_no} stays unknown, you are asked whether to pay again"
+            if choice == "fail":
+                return f"if attempt {one.attempt_no} stays unknown, it fails: the policy does not pay again"
+        tried.append(Tried(one.lane, one.outcome, choice, one.code or ""))
+    step = next_lane(tried, policy, order, job.next_lane if job.next_lane in policy.lanes else "")
+    if isinstance(step, Exhausted):
+        return f"it fails: {step.reason}"
+    return f"attempt {step.tries + 1} of {policy.lane(step.lane).max_attempts} on lane {step.lane}"
+
+
+def _ordinal(n: int) -> str:
+    ending = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n:,}{ending}"

@@ -1,0 +1,214 @@
+"""How the queue stands now: counts, lanes, what is late, what needs a person. Costs the same at any backlog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from millpond.engine.owner import Holder
+from millpond.rules.policy import LanePolicy, Policy
+from millpond.rules.times import age_words, show_ms
+from millpond.store.store import COUNT_LIMIT, LaneRow, Store
+
+LaneState = Literal["open", "saturated", "down", "paused", "off", "unknown"]
+"""`paused` by a person, `off` by the settings, `unknown`: work waits for a lane that the settings do not name."""
+
+UNATTENDED_MS = 60_000
+"""Ready work without a drainer is an alert from this age on: a queue may be filled first and drained after."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStatus:
+    """One lane. `ready` is counted up to 10,000."""
+
+    name: str
+    state: LaneState
+    reason: str | None
+    closed_until_ms: int | None
+    """None while it is closed: until a person opens it."""
+    since_ms: int | None
+    in_flight: int
+    max_in_flight: int
+    ready: int
+    tier: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A measure beyond its limit, since when."""
+
+    name: str
+    value: float
+    limit: float
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something that a person must look at, in words, and the command that does it."""
+
+    name: str
+    words: str
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """CONTRACT's `--json status`. `spend` stays empty until there is a spend book."""
+
+    counts: Mapping[str, int]
+    oldest_ready_ms: int | None
+    """When the oldest ready job was made."""
+    next_due_ms: int | None
+    """When the clock next wakes a waiting job."""
+    joined: int
+    reused: int
+    lanes: tuple[LaneStatus, ...]
+    drainer: Mapping[str, Any] | None
+    """pid, host, since_ms of who drains now; None if nobody does."""
+    alerts: tuple[Alert, ...]
+    needs_you: tuple[Need, ...]
+    now_ms: int
+    spend: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def pending(self) -> int:
+        """Jobs that are not settled."""
+        return sum(self.counts[state] for state in ("waiting", "ready", "leased", "offloaded"))
+
+    def in_words(self) -> str:
+        """One screen."""
+        lines = [self._drainer_line(), self._counts_line()]
+        late = [f"oldest ready {age_words(self.now_ms - self.oldest_ready_ms)}"] if self.oldest_ready_ms else []
+        late += [f"next due {show_ms(self.next_due_ms)}"] if self.next_due_ms else []
+        late.append(f"joined {self.joined:,}  reused {self.reused:,}")
+        lines += ["  ".join(late), ""]
+        lines += _table(self.lanes, self.now_ms) if self.lanes else ["no lanes; `millpond init` writes a millpond.yaml"]
+        if self.needs_you:
+            lines += ["", "needs you"]
+            lines += [f"! {need.words}; next: {need.next}" for need in self.needs_you]
+        return "\n".join(lines)
+
+    def _drainer_line(self) -> str:
+        if self.drainer is None:
+            return "nobody drains this queue"
+        since = age_words(self.now_ms - self.drainer["since_ms"])
+        return f"draining: pid {self.drainer['pid']} on {self.drainer['host']} for {since}"
+
+    def _counts_line(self) -> str:
+        shown = {name: n for name, n in self.counts.items() if name != "held"}
+        held = f" ({self.counts['held']:,} held)" if self.counts["held"] else ""
+        return "  ".join(f"{name} {n:,}{held if name == 'waiting' else ''}" for name, n in shown.items())
+
+
+def build(store: Store, policy: Policy, drainer: Holder | None) -> Status:
+    """Look at the queue once. Several short reads: the figures may be a few ms apart from each other."""
+    now_ms = store.now_ms()
+    counts, tally, closed = store.counts(), store.tally(), store.closed_lanes()
+    calls = store.calls_in_flight()
+    lanes = [_lane(lane, closed.get(name), calls, store) for name, lane in policy.lanes.items()]
+    left_over = [row for name, row in closed.items() if name not in policy.lanes]
+    lanes += [_stranger(row, calls, store) for row in left_over]
+    oldest_ms = store.oldest_ready_ms(["", *(lane.name for lane in lanes)])
+    return Status(
+        counts=counts,
+        oldest_ready_ms=oldest_ms,
+        next_due_ms=store.next_due_ms(),
+        joined=tally.get("joined", 0),
+        reused=tally.get("reused", 0),
+        lanes=tuple(lanes),
+        drainer=_holder(drainer),
+        alerts=tuple(_alerts(lanes, oldest_ms, drainer, now_ms)),
+        needs_you=tuple(_needs(lanes, counts, store.waiting_for_person(), drainer, oldest_ms, now_ms)),
+        now_ms=now_ms,
+    )
+
+
+def _lane(lane: LanePolicy, closed: LaneRow | None, calls: Mapping[str, int], store: Store) -> LaneStatus:
+    words: dict[str, LaneState] = {"saturated": "saturated", "down": "down", "person": "paused"}
+    state: LaneState = "off" if not lane.enabled else words[closed.closed_by] if closed else "open"
+    return LaneStatus(
+        name=lane.name,
+        state=state,
+        reason=one_line(closed.reason) if closed else None,
+        closed_until_ms=closed.closed_until_ms if closed else None,
+        since_ms=closed.since_ms if closed else None,
+        in_flight=calls.get(lane.name, 0),
+        max_in_flight=1 if lane.serial else lane.max_in_flight,
+        ready=store.ready_of_lane(lane.name),
+        tier=lane.tier,
+    )
+
+
+def _stranger(row: LaneRow, calls: Mapping[str, int], store: Store) -> LaneStatus:
+    ready, in_flight = store.ready_of_lane(row.lane), calls.get(row.lane, 0)
+    return LaneStatus(
+        row.lane, "unknown", one_line(row.reason), row.closed_until_ms, row.since_ms, in_flight, 0, ready, ""
+    )
+
+
+def _holder(drainer: Holder | None) -> Mapping[str, Any] | None:
+    return {"pid": drainer.pid, "host": drainer.host, "since_ms": drainer.since_ms} if drainer else None
+
+
+def _alerts(lanes: Sequence[LaneStatus], oldest_ms: int | None, drainer: Holder | None, now_ms: int) -> Iterator[Alert]:
+    for lane in lanes:
+        if lane.state == "down":
+            yield Alert(f"lane_down:{lane.name}", 1, 0, lane.since_ms or now_ms)
+    if drainer is None and oldest_ms is not None and now_ms - oldest_ms > UNATTENDED_MS:
+        yield Alert("no_drainer_s", (now_ms - oldest_ms) / 1000, UNATTENDED_MS / 1000, oldest_ms + UNATTENDED_MS)
+
+
+def _needs(
+    lanes: Sequence[LaneStatus],
+    counts: Mapping[str, int],
+    waiting: Mapping[str, int],
+    drainer: Holder | None,
+    oldest_ms: int | None,
+    now_ms: int,
+) -> Iterator[Need]:
+    for lane in lanes:
+        if lane.state == "down":
+            until = f", tried again at {show_ms(lane.closed_until_ms)}" if lane.closed_until_ms else ""
+            mend = (
+                "millpond doctor" if lane.closed_until_ms else f"millpond lanes {lane.name} resume, once it is mended"
+            )
+            yield Need("lane_down", f"lane {lane.name} is down: {lane.reason}{until}", mend)
+    if drainer is None and oldest_ms is not None:
+        words = f"work is ready and nobody drains; the oldest was made {age_words(now_ms - oldest_ms)} ago"
+        yield Need("no_drainer", words, "millpond drain")
+    if counts["failed"]:
+        yield Need("failed", f"{_jobs(counts['failed'])} failed", "millpond jobs state:failed")
+    for reason, n in waiting.items():
+        what = (
+            "for your word after an unknown outcome" if reason == "asked" else "for a program that can load their type"
+        )
+        yield Need(reason, f"{_jobs(n)} waiting {what}", f"millpond jobs state:{reason}")
+
+
+def one_line(text: str) -> str:
+    """A provider's words as one line, so that they cannot pass for lines of ours."""
+    return " ".join(text.split())
+
+
+def _jobs(n: int) -> str:
+    return f"{n:,} {'job' if n == 1 else 'jobs'}"
+
+
+def _table(lanes: Sequence[LaneStatus], now_ms: int) -> list[str]:
+    rows = [("lane", "state", "calls", "ready", "")]
+    for lane in lanes:
+        more = "+" if lane.ready == COUNT_LIMIT else ""
+        calls = f"{lane.in_flight}/{lane.max_in_flight}"
+        rows.append((lane.name, lane.state, calls, f"{lane.ready:,}{more}", _closing(lane, now_ms)))
+    widths = [max(len(row[at]) for row in rows) for at in range(4)]
+    return ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[4]]).rstrip() for row in rows]
+
+
+def _closing(lane: LaneStatus, now_ms: int) -> str:
+    if lane.reason is None:
+        return ""
+    if lane.closed_until_ms is None:
+        return f"until a person opens it: {lane.reason}"
+    return f"for {age_words(lane.closed_until_ms - now_ms)} more: {lane.reason}"
