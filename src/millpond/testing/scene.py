@@ -67,7 +67,8 @@ class Scene:
     def lease(self, limit: int = 1, *, owner: str | None = None, room: Mapping[str, int] = ROOM, **how: Any
               ) -> list[Lease]:  # fmt: skip
         """Lease what ranks first; what is to be routed goes to the lane it wishes for, else to `free`."""
-        return self.store.lease(owner or self.worker, room, limit, **{"route": to_free, **how})
+        settings: dict[str, Any] = {"route": to_free, **how}
+        return self.store.lease(owner or self.worker, room, limit, **settings)
 
     def route(self) -> None:
         """Wake and route what is due, and lease nothing."""

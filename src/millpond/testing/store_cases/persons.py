@@ -192,6 +192,24 @@ def retry_behind_a_call_that_may_still_answer_is_held(scene: Scene) -> None:
     assert (scene.state(lease.job_id), scene.text(1)) == ("done", "late")
 
 
+def retry_behind_another_jobs_call_is_held_too(scene: Scene) -> None:
+    failed = scene.failed("k")
+    lease, uid = scene.in_flight("k")
+    scene.store.cancel(lease.job_id, hold_ms=60_000)
+    assert scene.store.retry(failed).took_effect
+    assert scene.state(failed) == "waiting/held"
+    scene.settle(uid, "late", lease=lease)
+    assert (scene.state(failed), scene.state(lease.job_id), scene.text(1)) == ("done", "cancelled", "late")
+
+
+def retry_of_a_cancelled_job_finds_the_answer_that_came_meanwhile(scene: Scene) -> None:
+    lease, uid = scene.in_flight("k")
+    scene.store.cancel(lease.job_id, hold_ms=60_000)
+    scene.settle(uid, "late", lease=lease)
+    assert scene.store.retry(lease.job_id).took_effect
+    assert (scene.state(lease.job_id), scene.text(1)) == ("done", "late")
+
+
 def retry_of_what_is_not_over_is_refused(scene: Scene) -> None:
     done, ready = scene.answered("done").job_id, scene.ask("ready").job_id
     with scene.unchanged():

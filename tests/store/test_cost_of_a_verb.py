@@ -1,0 +1,147 @@
+"""What a verb costs, in steps of SQLite's machine and in rows written; never in time, which other programs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from population import fill, fill_answers
+
+from millpond.rules.job import Reply
+from millpond.rules.journey import Closing
+from millpond.store.store import Store, open_sqlite
+from millpond.testing.scene import Scene, asked
+
+
+class Meter:
+    """Counts the steps of every statement run on the connections opened while it stands."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.connections: list[apsw.Connection] = []
+
+    def watch(self, connection: apsw.Connection) -> None:
+        connection.trace_v2(apsw.SQLITE_TRACE_PROFILE, self._count)
+        self.connections.append(connection)
+
+    def _count(self, event: dict[str, Any]) -> None:
+        self.steps += event["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"]
+
+    def of(self, verb: Callable[[], Any]) -> int:
+        """The steps that a verb takes."""
+        self.steps = 0
+        verb()
+        return self.steps
+
+    def rows_written(self) -> int:
+        """Rows inserted, updated and deleted so far by all connections."""
+        return sum(connection.total_changes() for connection in self.connections)
+
+
+@pytest.fixture
+def meter() -> Iterator[Meter]:
+    meter = Meter()
+    apsw.connection_hooks.append(meter.watch)
+    yield meter
+    apsw.connection_hooks.remove(meter.watch)
+
+
+def open_scene(path: Path) -> Scene:
+    return Scene(lambda now_ms: Store(open_sqlite(path, durable=False), now_ms))
+
+
+def add_requests(path: Path, job_id: int, rows: int) -> None:
+    connection = apsw.Connection(str(path))
+    with connection:
+        connection.execute(
+            "INSERT INTO request (submission_id, position, job_id, disposition) WITH RECURSIVE n (i) AS "
+            "(SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :rows) SELECT 1, i, :job_id, 'joined' FROM n",
+            {"rows": rows, "job_id": job_id},
+        ).fetchall()
+        connection.execute("UPDATE job SET requests = requests + ? WHERE id = ?", (rows, job_id)).fetchall()
+        connection.execute("UPDATE submission SET requests = requests + ? WHERE id = 1", (rows,)).fetchall()
+    connection.close()
+
+
+def test_a_hundred_thousand_requests_on_one_job_cost_its_journey_nothing(tmp_path: Path, meter: Meter) -> None:
+    one = steps_of_a_journey(tmp_path / "one.db", meter, requests=1)
+    many = steps_of_a_journey(tmp_path / "many.db", meter, requests=100_000)
+    assert one == many
+    assert min(one) > 0
+
+
+def steps_of_a_journey(path: Path, meter: Meter, requests: int) -> list[int]:
+    """The steps of routing, leasing, recording and settling a job on which so many requests hang, and of one more."""
+    scene = open_scene(path)
+    job_id = scene.ask("k").job_id
+    if requests > 1:
+        add_requests(path, job_id, requests - 1)
+    taken: list[Any] = []
+    steps = [
+        meter.of(scene.route),
+        meter.of(lambda: taken.append(scene.take(job_id))),
+        meter.of(lambda: taken.append(scene.send(taken[0]))),
+        meter.of(lambda: taken.append(scene.settle(taken[1], Reply("an answer"), lease=taken[0]))),
+        meter.of(lambda: scene.ask("k")),
+    ]
+    assert taken[2].requests == requests
+    scene.store.close()
+    return steps
+
+
+@pytest.mark.parametrize("what", ["ready", "unrouted", "waiting", "done", "failed"])
+def test_a_backlog_costs_a_lease_nothing(tmp_path: Path, meter: Meter, what: str) -> None:
+    small, large = (steps_of_a_lease(tmp_path / f"{size}.db", meter, what, size) for size in (2_000, 20_000))
+    assert large <= 1.1 * small, f"{small} steps with 2,000, {large} with 20,000"
+
+
+def steps_of_a_lease(path: Path, meter: Meter, what: str, size: int) -> int:
+    """The steps of the fourth lease of one job, beside so many jobs of a kind."""
+    scene = open_scene(path)
+    fill(path, **({"ready": 50, "unrouted": 0, "waiting": 0, "done": 50, "failed": 50} | {what: size}))
+    fill_answers(path)
+    scene.clock.advance(10_000 - scene.now_ms)  # of what waits, half is due
+    for _ in range(3):
+        scene.lease(1, wake_rows=256)
+    steps = meter.of(lambda: scene.lease(1, wake_rows=256))
+    scene.store.close()
+    return steps
+
+
+def test_a_saturated_lane_costs_no_row_writes(tmp_path: Path, meter: Meter) -> None:
+    scene = open_scene(tmp_path / "queue.db")
+    for at in range(5):
+        scene.ask(f"k{at}")
+    scene.route()
+    scene.store.close_lane("free", Closing(scene.now_ms + 60_000, "429", "saturated"))
+    before = meter.rows_written()
+    for _ in range(3):
+        assert scene.lease(5) == []
+        scene.clock.advance(1)
+    assert scene.lease(5, room={}) == []
+    assert meter.rows_written() == before
+    scene.store.close()
+
+
+def test_an_idle_lease_writes_nothing(tmp_path: Path, meter: Meter) -> None:
+    scene = open_scene(tmp_path / "queue.db")
+    before = meter.rows_written()
+    assert scene.lease(5, fair_every=1) == []
+    assert meter.rows_written() == before
+    scene.store.close()
+
+
+def test_many_equal_requests_write_their_job_once(tmp_path: Path, meter: Meter) -> None:
+    """A request row and an event each; the job, its payload and the submission once, however many join."""
+    scene = open_scene(tmp_path / "queue.db")
+    scene.ask_many(asked("warm up"))
+    counts: list[int] = []
+    for size in (100, 200):
+        before = meter.rows_written()
+        scene.ask_many(*[asked(f"k{size}")] * size)
+        counts.append(meter.rows_written() - before)
+    assert counts[1] - counts[0] == 2 * 100
+    scene.store.close()

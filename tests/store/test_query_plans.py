@@ -1,0 +1,114 @@
+"""How SQLite finds its rows: every statement by the index that is meant for it, before and after ANALYZE."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import apsw
+import pytest
+from population import fill, fill_answers
+
+from millpond.db.sqlite import TOKENS
+from millpond.db.statements import load
+from millpond.store.store import Store, open_sqlite
+from millpond.testing import FakeClock
+
+STATEMENTS = load(files("millpond.store").joinpath("statements.sql").read_text(encoding="utf-8"), TOKENS)
+
+HOT = {
+    "ready_by_rank": ["job_ready (next_lane=?)"],
+    "ready_by_age": ["job_ready_by_age (next_lane=?)"],
+    "unrouted_jobs": ["job_ready (next_lane=?)", "p USING INTEGER PRIMARY KEY"],
+    "due_jobs": ["job_due (not_before_ms>? AND not_before_ms<?)"],
+    "any_ready": ["COVERING INDEX job_ready"],
+    "next_due": ["COVERING INDEX job_due"],
+    "oldest_ready": ["job_ready_by_age (next_lane=?)"],
+    "keys_with_history": ["COVERING INDEX attempt_key (idempotency_key=?)"],
+    "record_check": ["j USING INTEGER PRIMARY KEY", "one_in_force (idempotency_key=?)", "attempt_job (job_id=?)"],
+    "live_jobs": ["one_live_job (idempotency_key=?)"],
+    "live_job": ["one_live_job (idempotency_key=?)"],
+    "artifacts_in_force": ["one_in_force (idempotency_key=?)", "COVERING INDEX job_artifact (artifact_id=?)"],
+    "open_or_undecided": ["one_open_attempt (idempotency_key=?)", "attempt_undecided (idempotency_key=?)"],
+    "accept_check": ["one_in_force (idempotency_key=?)", "artifact_retired (idempotency_key=? AND retired_seq>?)"],
+    "history": ["attempt_key (idempotency_key=? AND seq>?)"],
+    "leased_by": ["job_leased (lease_owner=?)"],
+    "open_attempts_by": ["attempt_open_owner (owner=?)"],
+    "listened_by": ["attempt_listener (listener=?)"],
+    "jobs_before": ["j USING INTEGER PRIMARY KEY (rowid<?)"],
+    "results_after": ["r USING INTEGER PRIMARY KEY (rowid>?)"],
+    "results_of_submission_after": ["request_position (submission_id=? AND position>?)"],
+    "events_after": ["event USING INTEGER PRIMARY KEY (rowid>?)"],
+    "attempts_after": ["attempt USING INTEGER PRIMARY KEY (rowid>?)"],
+    "rank_before": [
+        "job_ready (next_lane=? AND priority>?)",
+        "job_ready (next_lane=? AND priority=? AND batch_class=? AND due_ms=? AND id<?)",
+    ],
+}
+"""Name -> what its plan must say."""
+
+SMALL_TABLES = {"CONSTANT", "json_each", "lane_state", "owner", "tally"}
+"""What may be read whole: never more than a handful of rows."""
+
+READ_WHOLE = {
+    "count_states": "the slow truth that doctor holds against the tally",
+    "count_held": "the same",
+    "rank_before": "its own subquery, which its limit bounds",
+    "ready_of_lane": "its own subquery, which its limit bounds",
+    "waiting_for_person": "its own subquery, which its limit bounds",
+    "calls_in_flight": "an index of open attempts only, as many as there are calls",
+}
+SORTED = {
+    "count_states": "seven groups",
+    "living_owners": "a handful of processes",
+    "open_or_undecided": "a handful of attempts of the keys asked for",
+    "attempts_of_job": "the attempts of one key, for showing",
+    "submission_states": "a group for each state, for showing",
+    "waiting_for_person": "a group for each reason, for showing",
+    "calls_in_flight": "a group for each lane",
+}
+
+
+@pytest.fixture(scope="module", params=["fresh", "analyzed"])
+def queue(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[apsw.Connection]:
+    path = tmp_path_factory.mktemp("plans") / "queue.db"
+    _fill(path)
+    connection = apsw.Connection(str(path))
+    if request.param == "analyzed":
+        connection.execute("ANALYZE").fetchall()
+        connection.close()
+        connection = apsw.Connection(str(path))  # statistics are read when a file is opened
+    yield connection
+    connection.close()
+
+
+def _fill(path: Path) -> None:
+    Store(open_sqlite(path, durable=False), FakeClock()).close()
+    fill(path)
+    fill_answers(path)
+
+
+def plan(queue: apsw.Connection, name: str) -> list[str]:
+    sql = STATEMENTS[name]
+    params = dict.fromkeys(re.findall(r":(\w+)", sql))
+    return [row[3] for row in queue.execute(f"EXPLAIN QUERY PLAN {sql}", params)]
+
+
+@pytest.mark.parametrize("name", HOT)
+def test_a_hot_statement_uses_its_index(queue: apsw.Connection, name: str) -> None:
+    found = plan(queue, name)
+    assert [wanted for wanted in HOT[name] if not any(wanted in step for step in found)] == [], found
+
+
+@pytest.mark.parametrize("name", sorted(STATEMENTS))
+def test_no_statement_reads_a_large_table_whole(queue: apsw.Connection, name: str) -> None:
+    scanned = [step for step in plan(queue, name) if step.startswith("SCAN ") and step.split()[1] not in SMALL_TABLES]
+    assert bool(scanned) == (name in READ_WHOLE), scanned
+
+
+@pytest.mark.parametrize("name", sorted(STATEMENTS))
+def test_no_statement_sorts_what_an_index_has_in_order(queue: apsw.Connection, name: str) -> None:
+    sorts = [step for step in plan(queue, name) if "TEMP B-TREE" in step]
+    assert bool(sorts) == (name in SORTED), sorts
