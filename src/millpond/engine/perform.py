@@ -245,7 +245,8 @@ class _Flight:
         self._.tell(Happening("ended", job_id, effect.lane, words))
         if settled.moved and ending.outcome == "ok":
             self._.tab.answered(settled.requests, ending.cost)
-            self._.tell(Happening("done", settled.job_id, effect.lane, f"answers {settled.requests} requests"))
+            words = "answers 1 request" if settled.requests == 1 else f"answers {settled.requests} requests"
+            self._.tell(Happening("done", settled.job_id, effect.lane, words))
         elif ending.outcome == "ok":
             self._.tab.paid_again(ending.cost)
         elif effect.then.move == "fail" and settled.moved:
