@@ -88,6 +88,13 @@ def test_what_does_not_satisfy_is_named_with_its_place() -> None:
     assert judge_answer([], {"$ref": "#"}) != ""  # refers to itself without end
 
 
+def test_judging_fetches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[Any] = []
+    monkeypatch.setattr("urllib.request.urlopen", lambda *what, **_: fetched.append(what))
+    assert "none is fetched" in judge_answer({}, {"$ref": "https://pond.example/duck.json"})
+    assert fetched == []
+
+
 @pytest.mark.parametrize(
     ("schema", "strict"),
     [

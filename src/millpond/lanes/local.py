@@ -17,7 +17,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -226,7 +226,7 @@ class CommandLane:
         if tail := redact(complained.decode(errors="replace").strip(), self._secrets)[-MESSAGE_CHARS:]:
             words = f"{words}: {tail}"
         said: Outcome = "ambiguous" if self.policy.effects else "retryable"
-        return Evidence(failure="exit_status", said=said, code=str(status), message=words)
+        return Evidence(failure="exit_status", said=said, message=words)
 
     def _variables(self, call: Call) -> dict[str, str]:
         model = self.policy.model
@@ -271,15 +271,13 @@ def _cannot(said: Outcome, code: str, message: str) -> Evidence:
 def raised(error: BaseException, *, effects: bool, secrets: Iterable[str] = ()) -> Evidence:
     """What an exception of a handler says. Its traceback is left out: it may show the work and the key."""
     said: Outcome = "ambiguous" if effects else "retryable"
-    name, words = type(error).__name__, str(error)
+    after_ms: int | None = None
     if isinstance(error, HandlerSignal):
-        words_said: list[Outcome] = [word for kind, word in _SAID.items() if isinstance(error, kind)]
-        said = words_said[0] if words_said else "ambiguous"
-        message, after_ms = words, _ms(error.after_s)
-    else:
-        message, after_ms = f"{name}: {words}" if words else name, None
-    message = redact(message[: 4 * MESSAGE_CHARS], secrets)[:MESSAGE_CHARS]
-    return Evidence(failure="exception", said=said, type=name, message=message, retry_info_ms=after_ms)
+        said, after_ms = "ambiguous", _ms(error.after_s)
+        for kind, word in _SAID:
+            said = word if isinstance(error, kind) else said
+    message = redact(str(error)[: 4 * MESSAGE_CHARS], secrets)[:MESSAGE_CHARS]
+    return Evidence(failure="exception", said=said, type=type(error).__name__, message=message, retry_info_ms=after_ms)
 
 
 def returned(value: Any, work: Any) -> Evidence:
@@ -357,7 +355,11 @@ def _ended(run: Callable[[], Any]) -> _Ended:
         return _Ended(error=error)
 
 
-_SAID: Mapping[type[HandlerSignal], Outcome] = {Retryable: "retryable", Saturated: "saturated", Permanent: "permanent"}
+_SAID: tuple[tuple[type[HandlerSignal], Outcome], ...] = (
+    (Retryable, "retryable"),
+    (Saturated, "saturated"),
+    (Permanent, "permanent"),
+)
 
 
 def _is_cancelled() -> bool:
