@@ -1,1 +1,1 @@
-"""One database: connection, writer, turnstile, migrations."""
+"""One database: connection, writer, turnstile, migrations, named statements. It knows nothing of jobs."""

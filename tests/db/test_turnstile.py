@@ -1,0 +1,146 @@
+"""The turnstile: one writer at a time, in line, whatever happens to the file and to the others."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+from item_database import start_script
+
+from millpond.db.turnstile import Turnstile
+from millpond.rules.errors import QueueBusy, QueueUnavailable
+
+SHORT_MS = 20
+LONG_MS = 30_000
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "queue.db.turnstile"
+
+
+def test_two_of_one_process_exclude_each_other(file: Path):
+    first, second = Turnstile(file), Turnstile(file)
+    first.enter(SHORT_MS)
+    with pytest.raises(QueueBusy, match=r"other processes kept .*queue\.db\.turnstile"):
+        second.enter(SHORT_MS)
+    first.leave()
+    second.enter(LONG_MS)
+    with pytest.raises(QueueBusy):
+        first.enter(SHORT_MS)
+
+
+def test_one_who_waits_is_let_in(file: Path):
+    first, second = Turnstile(file), Turnstile(file)
+    first.enter(SHORT_MS)
+    entered = threading.Event()
+    thread = threading.Thread(target=lambda: (second.enter(LONG_MS), entered.set()))
+    thread.start()
+    while second._waiter is None:
+        entered.wait(0.001)
+    assert not entered.is_set()
+    first.leave()
+    thread.join()
+    assert entered.is_set()
+
+
+def test_one_who_gave_up_does_not_keep_what_it_gets_later(file: Path):
+    first, second, third = Turnstile(file), Turnstile(file), Turnstile(file)
+    first.enter(SHORT_MS)
+    with pytest.raises(QueueBusy):
+        second.enter(SHORT_MS)
+    first.leave()
+    third.enter(LONG_MS)
+    third.leave()
+    second.enter(LONG_MS)
+
+
+def test_one_who_gave_up_may_take_up_its_wait(file: Path):
+    first, second, third = Turnstile(file), Turnstile(file), Turnstile(file)
+    first.enter(SHORT_MS)
+    for _ in range(3):
+        with pytest.raises(QueueBusy):
+            second.enter(SHORT_MS)
+    assert sum(thread.name == "millpond-turnstile" for thread in threading.enumerate()) == 1
+    first.leave()
+    second.enter(LONG_MS)
+    with pytest.raises(QueueBusy):
+        third.enter(SHORT_MS)
+    second.leave()
+    third.enter(LONG_MS)
+
+
+def test_leaving_after_an_interrupted_wait_gives_the_lock_back(file: Path, monkeypatch: pytest.MonkeyPatch):
+    first, second = Turnstile(file), Turnstile(file)
+    first.enter(SHORT_MS)
+
+    def interrupted(self: object, seconds: float) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("millpond.db.turnstile._Waiter.wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            second.enter(SHORT_MS)
+    first.leave()
+    waiter = second._waiter
+    assert waiter is not None
+    waiter._ended.wait()  # the lock was granted to one who no longer waits for it
+    second.leave()
+    first.enter(LONG_MS)
+
+
+def test_o05_a_deleted_file_does_not_let_two_in_for_long(file: Path):
+    first, second = Turnstile(file), Turnstile(file)
+    first.enter(SHORT_MS)
+    file.unlink()
+    second.enter(SHORT_MS)
+    first.leave()
+    with pytest.raises(QueueBusy):
+        first.enter(SHORT_MS)  # it notices that its file is not the one under this path
+    second.leave()
+    first.enter(LONG_MS)
+    assert file.exists()
+    first.leave()
+    first.close()
+    assert file.exists(), "never deleted"
+
+
+def test_the_file_is_private_and_a_folder_that_forbids_it_is_named(file: Path, tmp_path: Path):
+    Turnstile(file).create()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with pytest.raises(QueueUnavailable, match=r"nowhere/turnstile: No such file"):
+        Turnstile(tmp_path / "nowhere" / "turnstile").enter(SHORT_MS)
+
+
+def test_a_killed_owner_lets_the_next_in_though_its_forked_child_lives(file: Path):
+    owner = start_script(
+        """
+import os, sys, time
+from pathlib import Path
+from millpond.db.turnstile import Turnstile
+turnstile = Turnstile(Path(sys.argv[1])); turnstile.enter(1000)
+go, told = os.pipe()
+child = os.fork()
+if child == 0:
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+time.sleep(600)
+""",
+        file,
+    )
+    assert owner.stdout is not None
+    child = int(owner.stdout.readline())
+    mine = Turnstile(file)
+    with pytest.raises(QueueBusy):
+        mine.enter(SHORT_MS)
+    owner.kill()
+    try:
+        mine.enter(LONG_MS)
+        os.kill(child, 0)  # it is still there
+    finally:
+        os.kill(child, signal.SIGKILL)
+        owner.communicate()

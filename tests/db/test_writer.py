@@ -1,0 +1,580 @@
+"""The writer: many callers in one commit, each alone in its failure; levels; refusals of the disk; interrupts."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from item_database import add, bodies, finish, open_items, run_script, start_script, total
+
+from millpond.db import writer
+from millpond.db.sqlite import SqliteDatabase
+from millpond.rules.errors import QueueBusy, QueueUnavailable
+
+
+class Company:
+    """A transaction held open in one thread, so that callers line up behind it until `let_go`."""
+
+    def __init__(self, database: SqliteDatabase, *, full: bool = True, more: int = 0) -> None:
+        self._database = database
+        self._more = [self._nothing] * more
+        self._inside, self._leave = threading.Event(), threading.Event()
+        self.outcomes: dict[str, Any] = {}
+        self._threads: list[threading.Thread] = []
+        self.start("holder", self._hold, full=full)
+        self._inside.wait()
+
+    def _nothing(self, transaction: Any) -> None:
+        """One more operation of the holder's."""
+
+    def _hold(self, transaction: Any) -> None:
+        self._inside.set()
+        self._leave.wait()
+
+    def start(self, name: str, operation: Callable[[Any], Any], *, full: bool = True) -> None:
+        """Write in a new thread, and wait until it stands in line."""
+        waiting = len(self._database._writer._line)
+
+        def run() -> None:
+            try:
+                operations = [operation, *(self._more if name == "holder" else [])]
+                outcome = self._database._writer.write(operations, full=full)[0]
+                self.outcomes[name] = outcome.error if isinstance(outcome, writer.Raised) else outcome
+            except BaseException as error:
+                self.outcomes[name] = error
+
+        thread = threading.Thread(target=run)
+        self._threads.append(thread)
+        thread.start()
+        while name != "holder" and len(self._database._writer._line) == waiting:
+            time.sleep(0)
+
+    def let_go(self) -> dict[str, Any]:
+        self._leave.set()
+        for thread in self._threads:
+            thread.join(30)
+            assert not thread.is_alive(), "a caller hangs"
+        return self.outcomes
+
+
+def transactions(trace: list[tuple[int, str]]) -> list[list[str]]:
+    """The traced statements from each BEGIN IMMEDIATE to its end."""
+    found: list[list[str]] = []
+    for _, sql in trace:
+        if sql == "BEGIN IMMEDIATE":
+            found.append([])
+        if found:
+            found[-1].append(sql)
+    return found
+
+
+def refuse(transaction: Any) -> None:
+    transaction.all("add", body="undone")
+    raise LookupError("mine")
+
+
+def test_those_who_wait_share_one_commit_and_fail_alone(
+    path: Path, trace: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+):
+    database = open_items(path)
+    monkeypatch.setattr(writer, "GROUP_NS", 10**12)
+    company = Company(database)
+    del trace[:]
+    company.start("a", add("a"))
+    company.start("b", refuse)
+    company.start("c", lambda tx: tx.all("add", body=None))
+    company.start("d", add("d"))
+    outcomes = company.let_go()
+    assert (outcomes["a"], outcomes["d"]) == (1, 2)
+    assert isinstance(outcomes["b"], LookupError)
+    assert "NOT NULL" in str(outcomes["c"])
+    assert bodies(database) == ["a", "d"]
+    assert [sql for _, sql in trace].count("COMMIT") == 1  # they came while the holder's transaction was open
+    database.close()
+
+
+def test_the_first_of_a_group_needs_no_savepoint_and_may_fail(path: Path, trace: list[tuple[int, str]]):
+    database = open_items(path)
+    del trace[:]
+    outcomes = database.write_all([refuse, add("a"), refuse, add("b")])
+    assert [type(outcome) for outcome in outcomes] == [LookupError, int, LookupError, int]
+    assert bodies(database) == ["a", "b"]
+    first, second = transactions(trace)
+    assert not any("SAVEPOINT" in sql for sql in first)
+    assert sum("SAVEPOINT" in sql for sql in second) == 2
+    assert database.write(add("c")) == 3
+    assert not any("SAVEPOINT" in sql for sql in transactions(trace)[-1])
+    database.close()
+
+
+def test_an_operation_may_return_an_exception(database: SqliteDatabase):
+    assert isinstance(database.write(lambda tx: LookupError("a value")), LookupError)
+
+
+def test_a_group_is_bounded(path: Path, trace: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(writer, "GROUP_NS", 10**12)
+    monkeypatch.setattr(writer, "GROUP_OPERATIONS", 3)
+    database = open_items(path)
+    del trace[:]
+    company = Company(database)
+    for number in range(7):
+        company.start(str(number), add())
+    company.let_go()
+    sizes = [sum("INSERT" in sql for sql in group) for group in transactions(trace)]
+    assert sizes == [2, 3, 2], "the holder, who adds nothing, takes two with it"
+    database.close()
+
+
+def test_a_long_list_is_written_in_several_groups(path: Path, trace: list[tuple[int, str]]):
+    database = open_items(path)
+    del trace[:]
+    assert database.write_all([add()] * 1_001) == list(range(1, 1_002))
+    assert len(transactions(trace)) == 3
+    assert database.write_all([]) == []
+    database.close()
+
+
+def test_writing_inside_an_operation_is_said_to_be_wrong(database: SqliteDatabase):
+    def nested(transaction: Any) -> None:
+        transaction.all("add", body="undone")
+        database.write(add())
+
+    with pytest.raises(AssertionError, match=r"write\(\) inside an operation.*use the transaction"):
+        database.write(nested)
+    company = Company(database)
+    company.start("nested", nested)  # runs on the holder's thread
+    assert isinstance(company.let_go()["nested"], AssertionError)
+    assert total(database) == 0
+
+
+@pytest.mark.parametrize(("durable", "levels"), [(True, ["FULL", "NORMAL", "NORMAL", "FULL"]), (False, ["NORMAL"] * 4)])
+def test_a_commit_has_the_level_that_was_asked(
+    path: Path, trace: list[tuple[int, str]], durable: bool, levels: list[str]
+):
+    database = open_items(path, durable=durable)
+    del trace[:]
+    for full in (True, False, False, True):
+        database.write(add(), full=full)
+    level, found = "FULL", []
+    for _, sql in trace:
+        if match := re.fullmatch("PRAGMA synchronous = (.*)", sql):
+            assert level != match[1], "set only where it differs"
+            level = match[1]
+        elif sql == "BEGIN IMMEDIATE":
+            found.append(level)
+    assert found == levels
+    database.close()
+
+
+def test_a_group_has_its_strictest_members_level(
+    path: Path, trace: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+):
+    database = open_items(path)
+    monkeypatch.setattr(writer, "GROUP_NS", 10**12)
+    monkeypatch.setattr(writer, "GROUP_OPERATIONS", 3)
+    database.write(add(), full=False)
+    company = Company(database, full=False, more=2)  # its group is as large as it may be
+    company.start("weak", add(), full=False)
+    company.start("strong", add(), full=True)
+    del trace[:]
+    company.let_go()
+    settled = [sql for _, sql in trace if sql in ("BEGIN IMMEDIATE", "COMMIT") or "synchronous" in sql]
+    assert settled == ["COMMIT", "PRAGMA synchronous = FULL", "BEGIN IMMEDIATE", "COMMIT"]
+    database.close()
+
+
+def test_one_who_comes_late_and_wants_more_waits_for_the_next_commit(path: Path, trace: list[tuple[int, str]]):
+    database = open_items(path, busy_ms=60_000)
+    inside, leave = threading.Event(), threading.Event()
+
+    def weak(transaction: Any) -> None:
+        transaction.all("add", body="weak")
+        inside.set()
+        leave.wait()
+
+    del trace[:]
+    first = threading.Thread(target=database.write, args=[weak], kwargs={"full": False})
+    first.start()
+    inside.wait()
+    second = threading.Thread(target=database.write, args=[add("strong")])
+    second.start()
+    while not database._writer._line:
+        time.sleep(0)
+    leave.set()
+    first.join()
+    second.join()
+    order = [sql for _, sql in trace if sql == "COMMIT" or "synchronous" in sql]
+    assert order == ["PRAGMA synchronous = NORMAL", "COMMIT", "PRAGMA synchronous = FULL", "COMMIT"]
+    database.close()
+
+
+def test_o15_whatever_may_write_begins_immediate_and_never_upgrades(path: Path, trace: list[tuple[int, str]]):
+    database = open_items(path)
+    database.write(add())
+    database.write_all([add(), refuse, add()])
+    database.write(lambda tx: (tx.one("total"), tx.all("add", body="read, then write")), full=False)
+    total(database)
+    database.data_version()
+    database.checkpoint()
+    immediate: set[int] = set()
+    deferred: set[int] = set()
+    for connection, sql in trace:
+        assert not re.match(r"BEGIN(?! IMMEDIATE)", sql) or connection not in immediate, "the writer began deferred"
+        if sql == "BEGIN IMMEDIATE":
+            immediate.add(connection)
+        elif sql == "BEGIN":
+            deferred.add(connection)
+        if re.match("INSERT|UPDATE|DELETE|CREATE", sql):
+            assert connection in immediate
+            assert connection not in deferred
+    assert immediate
+    assert deferred
+    database.close()
+
+
+def test_o15_a_locked_database_is_busy_and_nothing_ran(database: SqliteDatabase, path: Path):
+    holder = start_script(
+        "import apsw, sys; c = apsw.Connection(sys.argv[1]); c.execute('BEGIN IMMEDIATE'); "
+        "print('locked', flush=True); sys.stdin.read()",
+        path,
+    )
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    impatient = open_items_busy(path)
+    ran: list[int] = []
+    with pytest.raises(QueueBusy, match=rf"{re.escape(str(path))} stayed locked"):
+        impatient.write(lambda tx: ran.append(1))
+    assert all(isinstance(outcome, QueueBusy) for outcome in impatient.write_all([add(), add()]))
+    assert ran == []
+    finish(holder)
+    assert impatient.write(add()) == 1
+    impatient.close()
+
+
+def open_items_busy(path: Path) -> SqliteDatabase:
+    """A database that gives up soon. Opening needs no lock once the schema stands."""
+    return open_items(path, busy_ms=30)
+
+
+def test_a_turnstile_that_others_keep_is_busy_for_all_who_wait(database: SqliteDatabase, path: Path):
+    impatient = open_items_busy(path)
+    company = Company(database)
+    errors: list[Exception] = []
+
+    def tries() -> None:
+        try:
+            impatient.write(add())
+        except QueueBusy as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=tries) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(errors) == 4
+    assert "turnstile" in str(errors[0])
+    company.let_go()
+    assert impatient.write(add()) == 1
+    impatient.close()
+
+
+FULL_DISK = """
+import resource, sys, os, threading
+from item_database import *
+from millpond.rules.errors import QueueUnavailable
+
+database = open_items(sys.argv[1])
+assert database.write(add("before")) == 1
+limit = os.path.getsize(sys.argv[1] + "-wal") + 10_000
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+def own(transaction):
+    raise LookupError
+
+outcomes = database.write_all([add("x" * 20_000), add("small"), own])
+assert [type(outcome) for outcome in outcomes] == [QueueUnavailable, QueueUnavailable, LookupError], outcomes
+assert outcomes[0] is not outcomes[1]
+print(outcomes[0])
+try:
+    database.write(add("x" * 20_000))
+except QueueUnavailable as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+assert database.write(add("after")) == 2
+assert bodies(database) == ["before", "after"]
+assert database.integrity_check() == []
+"""
+
+
+def test_a_commit_that_the_disk_refuses_is_acknowledged_to_nobody(path: Path):
+    said = run_script(FULL_DISK, path).splitlines()
+    assert len(said) == 2
+    for line in said:
+        assert re.search(rf"{re.escape(str(path))}.*nothing was acknowledged.*df -h.*SQLITE_IOERR_WRITE", line)
+
+
+def test_a_full_disk_met_inside_an_operation_is_told(database: SqliteDatabase):
+    database.write(lambda tx: tx.all("shrink_disk"))
+    outcomes = database.write_all([add("a"), add("x" * 100_000), add("b")])
+    assert isinstance(outcomes[1], QueueUnavailable)
+    assert re.search("no room left for .*; nothing was written.*SQLITE_FULL", str(outcomes[1]))
+    acknowledged = [body for body, outcome in zip("axb", outcomes, strict=True) if isinstance(outcome, int)]
+    assert bodies(database) == acknowledged
+    database.write(add("y"))
+    assert bodies(database) == [*acknowledged, "y"]
+
+
+def test_what_an_operation_does_after_sqlite_rolled_back_is_not_written(database: SqliteDatabase):
+    def stubborn(transaction: Any) -> str:
+        transaction.all("add", body="gone with the transaction")
+        database._connection.run("ROLLBACK")  # what SQLite does by itself on some errors
+        return "fine"
+
+    def stubborn_after_error(transaction: Any) -> str:
+        try:
+            transaction._cursor.connection.execute("ROLLBACK").fetchall()
+            transaction.all("add", body=None)
+        except Exception:
+            transaction.all("add", body="alone")
+        return "fine"
+
+    for operation in (stubborn, stubborn_after_error):
+        outcomes = database.write_all([add("a"), operation, add("b")])
+        assert not any(isinstance(outcome, int) for outcome in outcomes)
+        assert isinstance(outcomes[0], QueueUnavailable)
+        assert total(database) == 0
+    assert database.write(add()) == 1
+
+
+def test_on_commit_is_called_after_the_commit_and_may_write(path: Path, caplog: pytest.LogCaptureFixture):
+    seen: list[int] = []
+
+    def ring() -> None:
+        seen.append(total(database))
+        if len(seen) == 1:
+            database.write(add())
+        if len(seen) == 3:
+            raise OSError("no doorbell")
+
+    database = open_items(path, on_commit=ring)
+    database.write(add())
+    assert seen == [1, 2]
+    with pytest.raises(LookupError):
+        database.write(refuse)
+    assert len(seen) == 2, "nothing was committed"
+    assert database.write(add()) == 3
+    assert "on_commit failed" in caplog.text
+    database.close()
+
+
+def test_8_threads_lose_nothing(database: SqliteDatabase):
+    ids: list[int] = []
+    failures: list[Exception] = []
+
+    def work(number: int) -> None:
+        for index in range(500):
+            try:
+                ids.append(database.write(refuse if index % 50 == 49 else add(str(number)), full=index % 3 == 0))
+            except LookupError as error:
+                failures.append(error)
+            if index % 25 == 0:
+                total(database)
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(ids) == list(range(1, 8 * 490 + 1))
+    assert len(failures) == 80
+    assert total(database) == 8 * 490
+    assert not database._writer._line
+
+
+PROCESS = """
+import sys
+from item_database import *
+database = open_items(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.read()
+for index in range(300):
+    database.write(add(), full=index % 2 == 0)
+database.close()
+print("done")
+"""
+
+
+def test_4_processes_lose_nothing(path: Path):
+    processes = [start_script(PROCESS, path) for _ in range(4)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.stdin = None
+    assert [finish(process) for process in processes] == ["done\n"] * 4
+    database = open_items(path)
+    assert total(database) == 4 * 300
+    assert database.integrity_check() == []
+    database.close()
+
+
+def test_an_interrupted_operation_is_undone_and_hangs_nobody(database: SqliteDatabase):
+    """The main thread is interrupted in the middle of its operation while others stand in line."""
+    company: list[threading.Thread] = []
+    done: list[int] = []
+
+    def interrupted(transaction: Any) -> None:
+        transaction.all("add", body="undone")
+        for number in range(4):
+            thread = threading.Thread(target=lambda number=number: done.append(database.write(add(str(number)))))
+            thread.start()
+            company.append(thread)
+        while len(database._writer._line) < 5:
+            time.sleep(0)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        database.write(interrupted)
+    for thread in company:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert sorted(done) == [1, 2, 3, 4]
+    assert sorted(bodies(database)) == ["0", "1", "2", "3"]
+    with pytest.raises(KeyboardInterrupt):
+        database.write_all([add("undone"), interrupted_at_once, add("undone")])
+    assert total(database) == 4
+
+
+def interrupted_at_once(transaction: Any) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_the_main_thread_commits_nobodys_work_but_its_own(database: SqliteDatabase):
+    """An interrupt reaches the main thread only, so it must never stand in another caller's operation."""
+    ran_on: dict[str, int] = {}
+
+    def note(name: str) -> Callable[[Any], None]:
+        return lambda tx: ran_on.__setitem__(name, threading.get_ident())
+
+    def mine(transaction: Any) -> None:
+        threads.append(threading.Thread(target=database.write, args=[note("theirs")]))
+        threads[0].start()
+        while len(database._writer._line) < 2:
+            time.sleep(0)
+
+    threads: list[threading.Thread] = []
+    database.write(mine)
+    threads[0].join()
+    assert ran_on["theirs"] != threading.get_ident()
+
+
+def test_an_interrupt_while_waiting_withdraws_what_was_not_begun(database: SqliteDatabase):
+    company = Company(database)
+
+    def later() -> None:
+        while not database._writer._line:
+            time.sleep(0)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=later)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        database.write(add("withdrawn"))
+    thread.join()
+    company.let_go()
+    assert total(database) == 0
+    assert database.write(add()) == 1
+
+
+def test_an_operation_that_ends_its_thread_ends_its_own_callers_only(database: SqliteDatabase):
+    def leaves(transaction: Any) -> None:
+        transaction.all("add", body="undone")
+        raise SystemExit(3)
+
+    company = Company(database)
+    company.start("a", add("a"))
+    company.start("leaves", leaves)
+    company.start("b", add("b"))
+    outcomes = company.let_go()
+    assert isinstance(outcomes["leaves"], SystemExit)
+    assert bodies(database) == ["a", "b"]
+
+
+def test_interrupts_at_any_moment_tear_nothing(database: SqliteDatabase):
+    acknowledged: list[int] = []
+    mine: list[int] = []
+    attempts = 0
+    stop = threading.Event()
+
+    def others() -> None:
+        while not stop.is_set():
+            acknowledged.append(database.write(add("theirs"), full=False))
+
+    def interrupts() -> None:
+        # Not too many: a test that is interrupted in its own cleaning up proves nothing.
+        while not stop.is_set():
+            if armed.wait(0.1):
+                armed.clear()
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    armed = threading.Event()
+    threads = [threading.Thread(target=others) for _ in range(2)] + [threading.Thread(target=interrupts)]
+    for thread in threads:
+        thread.start()
+    for _ in range(300):
+        try:
+            armed.set()
+            while True:
+                attempts += 1
+                mine.append(database.write(add("mine"), full=False))
+        except KeyboardInterrupt:
+            pass
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    rows = database.read(lambda tx: tx.all("listed", ids=range(1, len(acknowledged) + attempts + 1)))
+    there = {row.id for row in rows}
+    assert set(acknowledged) == {row.id for row in rows if row.body == "theirs"}
+    assert set(mine) <= there
+    assert len(there) <= len(acknowledged) + attempts
+    assert database.write(add()) > 0
+
+
+def test_a_thread_torn_from_its_group_is_cleaned_up_after_by_the_next(database: SqliteDatabase):
+    """Twice interrupted, a thread cannot even undo its group: the next one with the lock does it."""
+    torn = database._writer
+    real = torn._give_up_group
+    company = Company(database)
+    company.start("a", add("a"))
+    calls: list[int] = []
+
+    def interrupted_again() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        real()
+
+    def commit_interrupted(sql: str) -> Any:
+        if sql == "COMMIT" and not calls:
+            raise KeyboardInterrupt
+        return run(sql)
+
+    run = database._connection.run
+    torn._give_up_group = interrupted_again  # type: ignore[method-assign]
+    database._connection.run = commit_interrupted  # type: ignore[method-assign]
+    outcomes = company.let_go()
+    assert isinstance(outcomes["holder"], KeyboardInterrupt)
+    assert isinstance(outcomes["a"], QueueUnavailable)
+    assert "interrupted" in str(outcomes["a"])
+    assert database.write(add("b")) == 1
+    assert bodies(database) == ["b"]
