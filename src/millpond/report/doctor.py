@@ -16,6 +16,7 @@ import apsw
 
 from millpond.db.sqlite import SqliteDatabase, file_system
 from millpond.engine.owner import DrainLock, is_dead
+from millpond.rules.errors import MillpondError
 from millpond.rules.policy import LanePolicy
 from millpond.settings.load import DEFAULT, Settings
 from millpond.store.store import Store
@@ -34,6 +35,9 @@ NETWORK_FILE_SYSTEMS = frozenset(
 """File systems on which locks of other machines cannot be relied on, and a write-ahead log breaks."""
 
 
+KEEP_A_COPY = "stop all that use it and keep a copy of the folder before anything else"
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One thing looked at: whether it is in order, what was found, and what to do if it is not."""
@@ -44,14 +48,21 @@ class Check:
     next: str = ""
 
 
-def examine(settings: Settings, store: Store | None, environ: Mapping[str, str] | None = None) -> list[Check]:
-    """Look at everything, in a stable order. `store` is None while there is no queue yet. Keys are never told."""
+def examine(
+    settings: Settings, store: Store | None, environ: Mapping[str, str] | None = None, *, refused: str = ""
+) -> list[Check]:
+    """Look at everything, in a stable order. Keys are never told.
+
+    `store` is None while there is no queue yet, or where it could not be opened: `refused` says why.
+    """
     environ = os.environ if environ is None else environ
     checks = [_sqlite(), *_places(settings)]
-    if store is None:
-        checks.append(Check("queue", True, f"none yet at {settings.queue}; `millpond enqueue` makes it"))
+    if store is not None:
+        checks += _queue(store, settings)
+    elif refused:
+        checks.append(Check("queue", False, refused, KEEP_A_COPY))
     else:
-        checks += [*_database(store), _tally(store), *_owners(store, settings)]
+        checks.append(Check("queue", True, f"none yet at {settings.queue}; `millpond enqueue` makes it"))
     return [*checks, *_lanes(settings, environ), _settings(settings)]
 
 
@@ -84,6 +95,16 @@ def _places(settings: Settings) -> Iterator[Check]:
     yield Check("disk", free >= LOW_DISK_BYTES, f"{_size(free)} free at {folder}", "make room, or move the home")
 
 
+def _queue(store: Store, settings: Settings) -> Iterator[Check]:
+    """What stands in the database. One that cannot be read is a fault, and no reason to leave out the rest."""
+    try:
+        yield from _database(store)
+        yield _tally(store)
+        yield from _owners(store, settings)
+    except MillpondError as problem:
+        yield Check("queue", False, str(problem), KEEP_A_COPY)
+
+
 def _database(store: Store) -> Iterator[Check]:
     db = store.db
     if not isinstance(db, SqliteDatabase):
@@ -98,7 +119,7 @@ def _database(store: Store) -> Iterator[Check]:
     yield Check("log", is_small, f"write-ahead log of {_size(facts.log_bytes)}", "end the program that keeps reading")
     faults = db.integrity_check(3)
     words = "; ".join(faults) or "SQLite finds the file whole"
-    yield Check("integrity", not faults, words, "stop all drainers and keep a copy of the folder before anything else")
+    yield Check("integrity", not faults, words, KEEP_A_COPY)
 
 
 def _tally(store: Store) -> Check:

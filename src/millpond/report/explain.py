@@ -11,7 +11,7 @@ from millpond.rules.errors import UsageError
 from millpond.rules.job import Attempt, Job
 from millpond.rules.outcome import TABLE, TABLE_VERSION
 from millpond.rules.policy import Policy
-from millpond.rules.router import Exhausted, Tried, lanes_for, next_lane
+from millpond.rules.router import Exhausted, route_work
 from millpond.rules.times import age_words, show_ms
 from millpond.store.bodies import load_work
 from millpond.store.store import LaneRow, Store
@@ -30,7 +30,7 @@ def explain(store: Store, policy: Policy, job_id: int, now_ms: int, drainer: Hol
     lines += list(_attempts(job, attempts, now_ms))
     lines += ["", f"key          {job.idempotency_key}", f"fingerprint  {job.fingerprint}"]
     lines += list(_twins(job, store))
-    if ahead := _next(job, attempts, store, policy):
+    if ahead := _next(job, store, policy):
         lines.append(f"next         {ahead}")
     return "\n".join(lines)
 
@@ -200,7 +200,7 @@ def _twins(job: Job, store: Store) -> Iterator[str]:
         yield f"  and {total - len(requests):,} more"
 
 
-def _next(job: Job, attempts: Sequence[Attempt], store: Store, policy: Policy) -> str:
+def _next(job: Job, store: Store, policy: Policy) -> str:
     match job.state:
         case "done":
             return "nothing; the same work asked again is answered by this artifact"
@@ -212,21 +212,16 @@ def _next(job: Job, attempts: Sequence[Attempt], store: Store, policy: Policy) -
             return "nothing without you"
         case _:
             pass
-    body, (route, floor_seq) = store.payload(job.id), store.routing(job.id)
-    order = lanes_for(load_work(body), route, policy) if body is not None else ()
-    tried: list[Tried] = []
-    for one in attempts:
-        choice = one.resolution
-        if one.seq <= floor_seq or one.outcome is None:
-            continue  # forgiven by a retry, or still under way
-        if one.outcome == "ambiguous" and choice is None and one.lane in policy.lanes:
-            choice = policy.lanes[one.lane].after_hold
-            if choice == "ask":
-                return f"if attempt {one.attempt_no} stays unknown, you are asked whether to pay again"
-            if choice == "fail":
-                return f"if attempt {one.attempt_no} stays unknown, it fails: the policy does not pay again"
-        tried.append(Tried(one.lane, one.outcome, choice, one.code or ""))
-    step = next_lane(tried, policy, order, job.next_lane if job.next_lane in policy.lanes else "")
+    body = store.payload(job.id)
+    if body is None:
+        return "its work is no longer kept"
+    route, wish, past = store.routing(job.id)
+    for one in past.undecided:
+        if policy.after_hold(one.lane) == "ask":
+            return f"if its call on lane {one.lane} stays unknown, you are asked whether to pay again"
+        if policy.after_hold(one.lane) == "fail":
+            return f"if its call on lane {one.lane} stays unknown, it fails: the policy does not pay again"
+    step = route_work(load_work(body), route, wish, past, policy)
     if isinstance(step, Exhausted):
         return f"it fails: {step.reason}"
     return f"attempt {step.tries + 1} of {policy.lane(step.lane).max_attempts} on lane {step.lane}"

@@ -6,6 +6,7 @@ import click
 
 from millpond.faces.cli import terminal
 from millpond.faces.cli.given import Given, pass_given, shared
+from millpond.rules.errors import QueueUnavailable, SettingsError
 
 
 @click.command()
@@ -17,8 +18,11 @@ def doctor(ctx: click.Context, given: Given) -> None:
     from millpond.report.doctor import examine
 
     if given.has_queue():
-        with given.open() as queue:
-            checks = examine(given.settings, queue.store)
+        try:
+            with given.open() as queue:
+                checks = examine(given.settings, queue.store)
+        except (QueueUnavailable, SettingsError) as problem:
+            checks = examine(given.settings, None, refused=str(problem))
     else:
         checks = examine(given.settings, None)
     if given.json:

@@ -1,0 +1,54 @@
+"""`millpond demo`, end to end: the same figures every time, and a home on which the next commands work."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shlex
+from pathlib import Path
+from shutil import rmtree
+
+from folder import Mill
+
+
+def test_the_demo_answers_everything_and_its_next_commands_work(mill: Mill) -> None:
+    mill.file("millpond.yaml", "no settings: are read\n")
+    shown = mill.process("demo")
+    assert shown.returncode == 0, shown.stderr
+    [home] = re.findall(r"^home (\S+); free lane", shown.stderr, re.MULTILINE)
+    try:
+        assert "enqueued 300 requests: 260 new, 40 joined" in shown.stderr
+        rows, seen = re.findall(r"the ledger has (\d+) rows, the lanes counted (\d+) requests: the same", shown.stderr)[
+            0
+        ]
+        assert rows == seen
+        assert int(rows) > 260, "there were faults to survive"
+        summary = next(line for line in shown.stdout.splitlines() if line.startswith("done 260 "))
+        assert "failed 0" in summary
+        assert "saved by dedup 40" in summary
+        assert "paid twice 0" in summary
+        assert "spent $0.0" in summary
+        (mill.folder / "millpond.yaml").unlink()
+        ahead = [line.strip() for line in shown.stdout.splitlines() if line.startswith("  millpond ")]
+        assert len(ahead) == 3
+        for line in ahead:
+            assert mill.process(*shlex.split(line)[1:]).returncode == 0, line
+        with (mill.folder / "answers.csv").open(newline="", encoding="utf-8") as file:
+            answers = list(csv.DictReader(file))
+        assert len(answers) == 300
+        assert {row["state"] for row in answers} == {"done"}
+        assert "Traceback" not in shown.stderr
+    finally:
+        rmtree(home)
+
+
+def test_the_demo_uses_the_home_that_it_is_given_and_the_same_seed_asks_the_same(mill: Mill) -> None:
+    figures: list[list[str]] = []
+    for name in ("one", "two"):
+        shown = mill.process("--home", name, "demo", "--seed", "11")
+        assert shown.returncode == 0, shown.stderr
+        assert (mill.folder / name / "queue.db").exists()
+        figures.append(re.findall(r"the ledger has \d+|spent \S+|saved by dedup \d+", shown.stderr + shown.stdout))
+    assert figures[0] == figures[1]
+    assert len(figures[0]) == 3
+    assert sorted(path.name for path in Path(mill.folder).iterdir()) == ["one", "two"]

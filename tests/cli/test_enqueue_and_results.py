@@ -1,0 +1,180 @@
+"""Rows go in by `enqueue` and come out by `results`, in order, with what was carried."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from typing import Any
+
+import pytest
+from folder import Mill, chat
+
+from millpond.drill.faultlane import FaultLane
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    """JSON lines as values."""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_one_id_a_row_in_the_order_of_the_file_and_the_counts_on_stderr(mill: Mill) -> None:
+    mill.file("asked.jsonl", '{"task": "a"}\n{"task": "b"}\n{"task": "a"}\n')
+    first = mill.run("enqueue", "asked.jsonl")
+    assert first.stdout.split() == ["1", "2", "1"]
+    assert first.stderr.splitlines()[0] == "2 new · 1 joined · 0 reused · 0 refused"
+    again = mill.run("enqueue", "asked.jsonl")
+    assert again.stdout == first.stdout
+    assert again.stderr.startswith("0 new · 3 joined · 0 reused · 0 refused")
+
+
+def test_a_refused_line_is_named_and_the_good_ones_are_in(mill: Mill) -> None:
+    mill.file("asked.jsonl", '{"task": "a"}\n{"tsk": "b"}\nno json\n{"task": "c"}\n')
+    done = mill.run("enqueue", "asked.jsonl", code=1)
+    assert done.stdout.split() == ["1", "2"]
+    second, third, counts = done.stderr.splitlines()
+    assert second.startswith("asked.jsonl line 2: unknown key 'tsk'; did you mean 'task'?")
+    assert third.startswith("asked.jsonl line 3: ")
+    assert counts == "2 new · 0 joined · 0 reused · 2 refused"
+
+
+def test_strict_takes_all_rows_or_none(mill: Mill) -> None:
+    mill.file("asked.jsonl", '{"task": "a"}\n{"tsk": "b"}\n')
+    refused = mill.run("enqueue", "--strict", "asked.jsonl", code=1)
+    assert refused.stdout == ""
+    assert "nothing was taken in" in refused.stderr
+    assert json.loads(mill.run("--json", "status").stdout)["counts"]["ready"] == 0
+    mill.file("asked.jsonl", '{"task": "a"}\n{"task": "b"}\n')
+    assert mill.run("enqueue", "--strict", "asked.jsonl").stdout.split() == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options"),
+    [
+        ("rows.csv", "n,animal\n1,cat\n2,bird\n", ["--task", "A {animal}?"]),
+        ("rows.jsonl", '{"n": "1", "animal": "cat"}\n{"n": "2", "animal": "bird"}\n', ["--task", "A {animal}?"]),
+        ("rows.csv", "n,animal\n1,A cat?\n2,A bird?\n", ["--map", "task=animal"]),
+        ("rows.txt", "A cat?\nA bird?\n", []),
+    ],
+)
+def test_columns_that_are_not_used_come_back(
+    mill: Mill, lane: FaultLane, name: str, text: str, options: list[str]
+) -> None:
+    mill.settings(lanes={"free": chat(lane)})
+    mill.file(name, text)
+    mill.run("enqueue", name, *options)
+    mill.run("drain")
+    found = lines(mill.run("results", name).stdout)
+    assert [one["text"] for one in found] == ["A CAT?", "A BIRD?"]
+    assert [one["position"] for one in found] == [0, 1]
+    if name != "rows.txt":
+        assert [one["carried"] for one in found] == [{"n": "1"}, {"n": "2"}]
+
+
+def test_standard_input_is_a_file_like_others(mill: Mill) -> None:
+    assert mill.run("enqueue", "-", stdin="a\nb\n").stdout.split() == ["1", "2"]
+    assert mill.run("enqueue", "--name", "mine", stdin='{"task": "c"}\n').stdout.split() == ["3"]
+    names = [line.split()[1] for line in mill.run("submissions").stdout.splitlines()[1:]]
+    assert names == ["mine", "stdin"]
+
+
+def test_results_keep_ids_order_and_who_paid(drained: Mill) -> None:
+    found = lines(drained.run("results", "cats.csv").stdout)
+    assert [one["custom_id"] for one in found] == ["a", "b", "c"]
+    assert [one["carried"] for one in found] == [{"legs": "4"}, {"legs": "2"}, {"legs": "4"}]
+    assert found[0]["text"] == found[2]["text"] == "HOW MANY LEGS HAS A CAT?"
+    assert [one["disposition"] for one in found] == ["new", "new", "joined"]
+    assert [one["cost"] for one in found] == [0, 0, None]
+
+
+def test_csv_results_have_the_carried_columns_under_their_names(drained: Mill) -> None:
+    told = drained.run("results", "-o", "out.csv")
+    assert told.stdout == ""
+    assert told.stderr.strip() == "wrote 3 results to out.csv"
+    with (drained.folder / "out.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert next(iter(rows[0])) == "legs"
+    assert [(row["legs"], row["custom_id"], row["text"]) for row in rows] == [
+        ("4", "a", "HOW MANY LEGS HAS A CAT?"),
+        ("2", "b", "HOW MANY LEGS HAS A BIRD?"),
+        ("4", "c", "HOW MANY LEGS HAS A CAT?"),
+    ]
+    assert list(csv.DictReader(io.StringIO(drained.run("results", "--format", "csv").stdout))) == rows
+
+
+def test_a_carried_column_that_bears_a_name_of_ours_is_kept_beside_it(mill: Mill, lane: FaultLane) -> None:
+    mill.settings(lanes={"free": chat(lane)})
+    mill.file("rows.csv", "q,text\nduck?,original\n")
+    mill.run("enqueue", "rows.csv", "--map", "task=q")
+    mill.run("drain")
+    [row] = csv.DictReader(io.StringIO(mill.run("results", "--format", "csv").stdout))
+    assert (row["carried.text"], row["text"]) == ("original", "DUCK?")
+
+
+def test_a_results_file_appears_whole_or_not_at_all(drained: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = drained.file("out.jsonl", "before\n")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    refused = drained.run("results", "-o", "out.jsonl", code=74)
+    assert refused.stderr.splitlines() == [
+        "millpond: out.jsonl: cannot be written (No space left on device); name another file with -o"
+    ]
+    monkeypatch.undo()
+    assert out.read_text() == "before\n"
+    assert [path.name for path in drained.folder.iterdir() if path.name.endswith(".part")] == []
+
+
+def test_failed_requests_have_results_of_their_own(mill: Mill) -> None:
+    with FaultLane(script=["400"]) as server:
+        mill.settings(lanes={"free": chat(server)})
+        mill.run("enqueue", "-", stdin="a\n")
+        mill.run("drain")
+    assert "no results" in mill.run("results").stderr
+    [failed] = lines(mill.run("results", "--failed").stdout)
+    assert failed["error"]["code"] == "invalid_request"
+    [row] = csv.DictReader(io.StringIO(mill.run("results", "--failed", "--format", "csv").stdout))
+    assert row["error_code"] == "invalid_request"
+
+
+def test_reused_answers_say_whose_they_are_and_fresh_asks_again(drained: Mill) -> None:
+    options = ["enqueue", "cats.csv", "--task", "How many legs has a {animal}?", "--map", "custom_id=id"]
+    again = drained.run(*options)
+    assert again.stdout.split() == ["1", "2", "1"]
+    counts, reused = again.stderr.splitlines()
+    assert counts == "0 new · 0 joined · 3 reused · 0 refused"
+    assert reused.startswith("reused: answered 3 by m, up to ")
+    assert reused.endswith("--fresh asks again")
+    fresh = drained.run(*options, "--fresh")
+    assert fresh.stderr.startswith("2 new · 1 joined · 0 reused")
+
+
+def test_each_separate_and_sample_ask_again_on_purpose(mill: Mill) -> None:
+    mill.file("same.txt", "a\na\n")
+    assert mill.run("enqueue", "same.txt", "--each").stdout.split() == ["1", "2"]
+    assert mill.run("enqueue", "same.txt", "--each").stdout.split() == ["1", "2"]
+    assert mill.run("enqueue", "same.txt", "--separate").stdout.split() == ["3", "4"]
+    assert mill.run("enqueue", "same.txt", "--sample", "9").stdout.split() == ["5", "5"]
+
+
+def test_options_reach_the_job(mill: Mill, lane: FaultLane) -> None:
+    mill.settings(lanes={"free": chat(lane)})
+    mill.file("shape.json", '{"type": "string"}')
+    mill.run("enqueue", "-", "--priority", "3", "--class", "realtime", "--due", "2h", "--lane", "free", "--key", "mine",
+             "--intent", "label", "--model", "m", "--param", "temperature=0.5", "--system", "Be brief.",
+             "--schema", "shape.json", stdin="a\n")  # fmt: skip
+    job = json.loads(mill.run("--json", "show", "1").stdout)
+    assert (job["priority"], job["service_class"], job["idempotency_key"]) == (3, "realtime", "mine")
+    assert 7_100_000 < job["due_ms"] - job["created_ms"] <= 7_200_000
+    words = mill.run("show", "1").stdout
+    for part in ('"intent":"label"', '"model":"m"', '"temperature":0.5', '"system":"Be brief."', '"type":"string"'):
+        assert part in words
+
+
+def test_json_receipts_say_everything(mill: Mill) -> None:
+    [receipt] = lines(mill.run("--json", "enqueue", "-", stdin="a\n").stdout)
+    assert receipt["job_id"] == receipt["request_id"] == receipt["submission_id"] == 1
+    assert receipt["disposition"] == "new"

@@ -1,0 +1,168 @@
+"""What doctor looks at, and that it finds what is broken."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+import yaml
+
+from millpond.engine.owner import Owner
+from millpond.report import doctor
+from millpond.report.doctor import Check, examine
+from millpond.settings import Settings, load
+from millpond.store.store import Store, open_sqlite
+
+
+@pytest.fixture
+def server() -> Iterator[int]:
+    """A port on which somebody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+def settings(folder: Path, **keys: Any) -> Settings:
+    """The settings of a folder with a home of its own."""
+    (folder / "millpond.yaml").write_text(yaml.safe_dump(keys))
+    return load(cwd=folder, env={"XDG_CONFIG_HOME": str(folder / "xdg")})
+
+
+def opened(found: Settings) -> Store:
+    """Its store."""
+    assert isinstance(found.queue, Path)
+    return Store(open_sqlite(found.queue), lambda: 1_800_000_000_000)
+
+
+def chat(port: int, **more: Any) -> dict[str, Any]:
+    """A lane's settings."""
+    return {"kind": "chat", "price": 0, "base_url": f"http://user:hush@127.0.0.1:{port}/v1", "model": "m", **more}
+
+
+def by_name(checks: list[Check]) -> Mapping[str, Check]:
+    """Checks by their names."""
+    return {check.name: check for check in checks}
+
+
+def test_a_healthy_queue_has_no_fault(tmp_path: Path, server: int) -> None:
+    found = settings(tmp_path, lanes={"free": chat(server)})
+    store = opened(found)
+    checks = examine(found, store, {})
+    assert [check for check in checks if not check.is_ok] == []
+    assert [check.name for check in checks] == [
+        "sqlite", "file system", "folder", "disk", "journal", "schema", "log", "integrity", "tally", "drainer",
+        "owners", "lane free", "settings",
+    ]  # fmt: skip
+    assert f"127.0.0.1:{server} answers" in by_name(checks)["lane free"].words
+    assert "millpond.yaml" in by_name(checks)["settings"].words
+    store.close()
+
+
+def test_without_a_queue_nothing_is_made(tmp_path: Path, server: int) -> None:
+    found = settings(tmp_path, lanes={"free": chat(server)})
+    checks = by_name(examine(found, None, {}))
+    assert checks["queue"].is_ok
+    assert "millpond enqueue" in checks["queue"].words
+    assert [path.name for path in tmp_path.iterdir()] == ["millpond.yaml"]
+
+
+def test_keys_are_asked_for_and_never_told(tmp_path: Path, server: int) -> None:
+    found = settings(tmp_path, lanes={"free": chat(server, key_env="A_KEY"), "other": chat(server, key_env="B_KEY")})
+    checks = examine(found, None, {"A_KEY": "sk-very-secret-value", "B_KEY": "  "})
+    keys = [check for check in checks if "key variable" in check.words]
+    assert [(check.is_ok, check.words) for check in keys] == [
+        (True, "key variable A_KEY is set"), (False, "key variable B_KEY is not set"),
+    ]  # fmt: skip
+    assert keys[1].next == "export B_KEY=…"
+    told = " ".join(f"{check.words} {check.next}" for check in checks)
+    assert "secret" not in told
+    assert "hush" not in told, "an address may hold a password"
+
+
+def test_a_lane_that_cannot_be_reached_is_a_fault(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    found = settings(
+        tmp_path, lanes={"free": chat(port), "off": chat(port, enabled=False), "bare": {"max_attempts": 1}}
+    )
+    checks = by_name(examine(found, None, {}))
+    assert not checks["lane free"].is_ok
+    assert "cannot be reached: Connection refused" in checks["lane free"].words
+    assert "lane off" not in checks
+    assert checks["lane bare"].is_ok
+    assert "has no kind" in checks["lane bare"].words
+
+
+def test_counts_that_differ_from_the_jobs_are_found(tmp_path: Path) -> None:
+    found = settings(tmp_path)
+    store = opened(found)
+    assert by_name(examine(found, store, {}))["tally"].is_ok
+    assert isinstance(found.queue, Path)
+    database = apsw.Connection(str(found.queue))
+    database.execute("INSERT INTO tally (name, n) VALUES ('ready', 3) ON CONFLICT (name) DO UPDATE SET n = 3")
+    database.close()
+    tally = by_name(examine(found, store, {}))["tally"]
+    assert not tally.is_ok
+    assert "ready 3 kept, 0 counted" in tally.words
+    store.close()
+
+
+def test_an_owner_that_died_with_work_in_hand_is_named(tmp_path: Path) -> None:
+    found = settings(tmp_path)
+    store = opened(found)
+    assert isinstance(found.queue, Path)
+    folder = found.queue.with_name("queue.db.d")
+    living, dead = Owner(folder, "worker", 1), Owner(folder, "worker", 2)
+    for owner in (living, dead):
+        store.enlist(owner.row)
+    assert by_name(examine(found, store, {}))["owners"].words == "2 living"
+    dead._lock.release()  # as its process would by dying
+    owners = by_name(examine(found, store, {}))["owners"]
+    assert not owners.is_ok
+    assert owners.words == f"1 living; died with work in hand: pid {os.getpid()} on {socket.gethostname()}"
+    living.leave()
+    store.close()
+
+
+def test_a_network_share_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "file_system", lambda path: "nfs4")
+    check = by_name(examine(settings(tmp_path), None, {}))["file system"]
+    assert not check.is_ok
+    assert "is on nfs4, a network share: its locks do not hold" in check.words
+    assert "local disk" in check.next
+
+
+def test_an_old_sqlite_and_a_full_disk_are_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.apsw, "sqlite_lib_version", lambda: "3.40.1")
+    monkeypatch.setattr(doctor, "LOW_DISK_BYTES", 1 << 60)
+    checks = by_name(examine(settings(tmp_path), None, {}))
+    assert not checks["sqlite"].is_ok
+    assert "found" not in checks["sqlite"].next
+    assert not checks["disk"].is_ok
+
+
+def test_a_damaged_file_is_found(tmp_path: Path) -> None:
+    found = settings(tmp_path)
+    store = opened(found)
+    store.db.write(lambda tx: [tx.all("set_meta_once", name=f"n{n}", value="x" * 900) for n in range(100)] and None)
+    store.close()
+    assert isinstance(found.queue, Path)
+    raw = bytearray(found.queue.read_bytes())
+    raw[len(raw) - 4096 * 6 : len(raw) - 4096 * 5] = b"\xff" * 4096
+    found.queue.write_bytes(raw)
+    store = opened(found)
+    checks = examine(found, store, {})
+    store.close()
+    [fault] = [check for check in checks if not check.is_ok and check.name in ("integrity", "queue")]
+    assert "keep a copy" in fault.next
+    assert checks[-1].name == "settings", "the rest is looked at all the same"
+
+
+def test_a_file_that_cannot_be_opened_is_a_fault_in_words(tmp_path: Path) -> None:
+    checks = by_name(examine(settings(tmp_path), None, {}, refused="queue.db is no database"))
+    assert not checks["queue"].is_ok
+    assert checks["queue"].words == "queue.db is no database"

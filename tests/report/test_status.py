@@ -1,0 +1,120 @@
+"""How the queue stands: every figure from the queue as it is, at any backlog, and what needs a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from millpond.engine.owner import Holder
+from millpond.report.status import UNATTENDED_MS, build
+from millpond.rules.journey import Closing
+from millpond.rules.policy import LanePolicy, Policy
+from millpond.store import store as stores
+from millpond.store.store import Store, open_sqlite
+from millpond.testing.scene import Scene
+
+POLICY = Policy(lanes={"free": LanePolicy("free", max_in_flight=4), "paid": LanePolicy("paid", serial=True),
+                       "spare": LanePolicy("spare", enabled=False)})  # fmt: skip
+HOLDER = Holder(4242, "host", 1_800_000_000_000)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    """An empty store on a clock that stands still."""
+    opened: list[Store] = []
+
+    def make(now_ms: Callable[[], int]) -> Store:
+        opened.append(Store(open_sqlite(tmp_path / "queue.db"), now_ms))
+        return opened[0]
+
+    yield Scene(make)
+    opened[0].close()
+
+
+def test_lanes_say_how_they_stand_and_why(scene: Scene) -> None:
+    scene.store.close_lane("free", Closing(scene.now_ms + 22_000, "rate_limited: slow\ndown", "saturated"))
+    scene.store.close_lane("paid", Closing(None, "no_money", "down"))
+    scene.store.close_lane("old", Closing(None, "gone", "down"))
+    found = build(scene.store, POLICY, HOLDER)
+    assert [(lane.name, lane.state) for lane in found.lanes] == [
+        ("free", "saturated"), ("paid", "down"), ("spare", "off"), ("old", "unknown"),
+    ]  # fmt: skip
+    assert (found.lanes[0].reason, found.lanes[0].closed_until_ms) == ("rate_limited: slow down", scene.now_ms + 22_000)
+    assert [lane.max_in_flight for lane in found.lanes] == [4, 1, 8, 0]
+    words = found.in_words()
+    assert "for 22 s more: rate_limited: slow down" in words
+    assert "until a person opens it: no_money" in words
+    assert "! lane paid is down: no_money; next: millpond lanes paid resume, once it is mended" in words
+    assert [(alert.name, alert.since_ms) for alert in found.alerts] == [("lane_down:paid", scene.now_ms)]
+
+
+def test_a_lane_that_opens_by_the_clock_is_open_again(scene: Scene) -> None:
+    scene.store.close_lane("free", Closing(scene.now_ms + 1_000, "rate_limited", "saturated"))
+    scene.clock.advance(1_001)
+    assert build(scene.store, POLICY, HOLDER).lanes[0].state == "open"
+
+
+def test_calls_in_flight_count_even_when_they_are_only_listened_to(scene: Scene) -> None:
+    for key in ("a", "b"):
+        scene.ask(key, lane="free")
+    leases = scene.store.lease(scene.worker, {"free": 2}, 2)
+    for lease in leases:
+        assert scene.store.record(lease, f"uid-{lease.job_id}", "free") is not None
+    scene.store.detach("uid-1", leases[0], 5_000)
+    found = build(scene.store, POLICY, HOLDER)
+    assert found.lanes[0].in_flight == 2
+    assert found.counts["held"] == 1
+    assert "waiting 1 (1 held)" in found.in_words()
+
+
+def test_work_that_nobody_drains_becomes_an_alert_with_its_age(scene: Scene) -> None:
+    scene.ask("a", lane="free")
+    assert build(scene.store, POLICY, None).alerts == ()
+    assert [need.name for need in build(scene.store, POLICY, None).needs_you] == ["no_drainer"]
+    scene.clock.advance(UNATTENDED_MS + 60_000)
+    [alert] = build(scene.store, POLICY, None).alerts
+    assert (alert.name, alert.value, alert.limit) == ("no_drainer_s", 120.0, 60.0)
+    assert alert.since_ms == scene.now_ms - 60_000
+    assert "work is ready and nobody drains; the oldest was made 2 m ago" in build(scene.store, POLICY, None).in_words()
+    assert build(scene.store, POLICY, HOLDER).alerts == ()
+
+
+def test_what_waits_for_a_persons_word_is_told(scene: Scene) -> None:
+    from millpond.rules.journey import Then
+
+    scene.ask("a", lane="free")
+    [lease] = scene.store.lease(scene.worker, {"free": 1}, 1)
+    scene.store.give(lease, Then("ask"))
+    [need] = build(scene.store, POLICY, HOLDER).needs_you
+    assert (need.name, need.next) == ("asked", "millpond jobs state:asked")
+    assert need.words == "1 job waiting for your word after an unknown outcome"
+
+
+def test_the_ready_jobs_of_a_lane_are_counted_up_to_a_limit(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(5):
+        scene.ask(f"k{n}", lane="free")
+    assert scene.store.ready_of_lane("free", limit=3) == 3
+    assert build(scene.store, POLICY, HOLDER).lanes[0].ready == 5
+    assert stores.COUNT_LIMIT == 10_000
+
+
+def test_a_status_reads_through_indexes_alone(scene: Scene) -> None:
+    """No statement of a status may walk over jobs or attempts: it costs the same at a million of them."""
+    import apsw
+
+    texts = (Path(stores.__file__).with_name("statements.sql")).read_text()
+    from millpond.db.sqlite import TOKENS
+    from millpond.db.statements import expand, load
+
+    named = load(texts)
+    database = apsw.Connection(str(scene.store.db.path))  # type: ignore[attr-defined]
+    for name in ("tally", "lane_states", "calls_in_flight", "ready_of_lane", "oldest_ready", "next_due",
+                 "waiting_for_person"):  # fmt: skip
+        sql = expand(named[name], TOKENS, name)
+        bound = {"lane": "free", "limit": 10, "now_ms": 0}
+        plan = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {sql}", bound).fetchall()]
+        walks = [step for step in plan if step.startswith("SCAN") and "USING" not in step]
+        assert [step for step in walks if "job" in step or "attempt" in step] == [], (name, plan)
+    database.close()
