@@ -377,6 +377,12 @@ class Queue:
 
         return self._bulk(filter_or_ids, one, dry_run, ("failed", "cancelled", "waiting"))
 
+    def resume_lane(self, name: str) -> None:
+        """Open a lane, whoever closed it. Raises UnknownLane."""
+        if name not in self.store.closed_lanes():
+            self.policy.lane(name)
+        self.store.open_lane(name)
+
     def _bulk(self, which: Any, verb: Any, dry_run: bool, states: Sequence[str]) -> BulkReport:
         jobs: Iterable[Job | None]
         if isinstance(which, str):

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import threading
 from typing import Any
 
 import pytest
@@ -79,6 +80,15 @@ def test_standard_input_is_a_file_like_others(mill: Mill) -> None:
     assert names == ["mine", "stdin"]
 
 
+def test_a_pipe_by_name_is_read_once(mill: Mill) -> None:
+    pipe = mill.folder / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text("a\nb\n"))
+    writer.start()
+    assert mill.run("enqueue", "pipe").stdout.split() == ["1", "2"]
+    writer.join()
+
+
 def test_results_keep_ids_order_and_who_paid(drained: Mill) -> None:
     found = lines(drained.run("results", "cats.csv").stdout)
     assert [one["custom_id"] for one in found] == ["a", "b", "c"]
@@ -118,13 +128,17 @@ def test_a_results_file_appears_whole_or_not_at_all(drained: Mill, monkeypatch: 
     def fail(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", fail)
-    refused = drained.run("results", "-o", "out.jsonl", code=74)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        refused = drained.run("results", "-o", "out.jsonl", code=74)
     assert refused.stderr.splitlines() == [
         "millpond: out.jsonl: cannot be written (No space left on device); name another file with -o"
     ]
-    monkeypatch.undo()
     assert out.read_text() == "before\n"
+    before = out.stat().st_ino
+    drained.run("results", "-o", "out.jsonl")
+    assert len(lines(out.read_text())) == 3
+    assert out.stat().st_ino != before, "it was not renamed over the old one"
     assert [path.name for path in drained.folder.iterdir() if path.name.endswith(".part")] == []
 
 

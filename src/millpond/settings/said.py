@@ -24,7 +24,7 @@ Key = tuple[str | int, ...]
 Tree = dict[str, Any]
 
 PREFIX = "MILLPOND_"
-ELSEWHERE = frozenset({"CONFIG", "COMMAND_QUEUE_PATH"})
+ELSEWHERE = frozenset({"CONFIG", "COMMAND_QUEUE_PATH", "DEBUG"})
 """Variables that other parts of the product read."""
 
 SERVICE_LINK = re.compile(r"(SERVICE|PORT)(_|$)")

@@ -363,7 +363,7 @@ SELECT * FROM v_job WHERE id = :job_id
 SELECT body FROM payload WHERE job_id = :job_id
 
 -- name: job_route
-SELECT route, floor_seq FROM job WHERE id = :job_id
+SELECT route, wished_lane, idempotency_key, floor_seq FROM job WHERE id = :job_id
 
 -- name: job_in_submission
 -- By name, or by its number where the name is one.

@@ -18,6 +18,7 @@ from millpond.rules.filters import Term
 from millpond.rules.job import Attempt, Event, Job, Lease, OwnerRow, Receipt, Result, Submission
 from millpond.rules.journey import Closing, Ending, Facts, Recorded, Then
 from millpond.rules.price import Cost
+from millpond.rules.router import Past
 from millpond.store import bodies, ledger, looking, persons, settle
 from millpond.store import lease as leasing
 from millpond.store import reclaim as owners
@@ -316,10 +317,16 @@ class Store:
         row = self.db.read(lambda tx: tx.one("payload", job_id=job_id))
         return row.body if row is not None else None
 
-    def routing(self, job_id: int) -> tuple[str, int]:
-        """A job's intent or command type, and the seq up to which attempts of its key no longer count for routing."""
-        row = self.db.read(lambda tx: tx.one("job_route", job_id=job_id))
-        return (row.route, row.floor_seq) if row is not None else ("", 0)
+    def routing(self, job_id: int) -> tuple[str, str, Past]:
+        """What routing goes by: a job's intent or command type, the lane wished for, and its key's past."""
+
+        def read(tx: Transaction) -> tuple[str, str, Past]:
+            row = tx.one("job_route", job_id=job_id)
+            if row is None:
+                return "", "", Past()
+            return row.route, row.wished_lane, ledger.read_past(tx, row.idempotency_key, row.floor_seq)
+
+        return self.db.read(read)
 
     def look_into(self, term: Term, job: Job) -> bool:
         """Answer for the fields of a filter that a Job does not hold: its intent or command type, submission, text."""
@@ -328,7 +335,8 @@ class Store:
             parameters = {"job_id": job.id, "name": term.value, "id": number}
             return self.db.read(lambda tx: tx.one("job_in_submission", **parameters)) is not None
         if term.field == "intent":
-            return self.routing(job.id)[0] == term.value
+            row = self.db.read(lambda tx: tx.one("job_route", job_id=job.id))
+            return row is not None and row.route == term.value
         assert term.field == "text", f"no look-up for the filter field {term.field!r}"
         body = self.payload(job.id)
         return body is not None and bodies.contains(body, term.value)

@@ -135,7 +135,7 @@ def enqueue(
     )
     _check(given, defaults)
     for source in sources:
-        if source != STDIN:
+        if not _is_stream(source):
             next(read(source))  # what cannot be read at all is refused before anything is made or taken in
     code = 0
     with given.open() as queue:
@@ -231,6 +231,14 @@ def _check(given: Given, defaults: Defaults) -> None:
         given.settings.policy.lane(defaults.lane)
     if defaults.due is not None:
         instant_ms(defaults.due, wall_ms(), field="due")
+
+
+def _is_stream(source: str) -> bool:
+    """Whether it can be read only once: standard input, a pipe, a device."""
+    if source == STDIN:
+        return True
+    path = Path(source)
+    return path.exists() and not (path.is_file() or path.is_dir())
 
 
 def _fill(row: Any, model: str | None, intent: str | None) -> Row:
