@@ -67,8 +67,7 @@ def fill_answers(path: Path) -> None:
         for sql in (
             'INSERT INTO payload SELECT id, \'{"prompt":{"task":"x"}}\' FROM job',
             "INSERT INTO submission (name, created_ms, source) SELECT 's' || id, 1, 'api' FROM job WHERE id <= 500",
-            "INSERT INTO request (submission_id, position, job_id, disposition) "
-            "SELECT 1 + id % 2, id, id, 'new' FROM job",
+            "INSERT INTO request SELECT NULL, 1 + id % 2, id, NULL, NULL, id, 'new', NULL FROM job",
             'INSERT INTO reply SELECT uid, \'{"text":"x","usage":{}}\' FROM attempt WHERE outcome = \'ok\'',
             "INSERT INTO event (at_ms, kind, job_id, data) SELECT 1, 'enqueue', id, '{}' FROM job",
         ):

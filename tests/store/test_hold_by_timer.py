@@ -56,9 +56,10 @@ def test_a_hold_that_was_made_longer_is_waited_for(scene: Scene, sql: apsw.Conne
     assert (scene.state(job_id), scene.job(job_id).not_before_ms) == ("waiting/held", longer)
 
 
-def test_a_decision_ends_the_hold_at_the_next_look(scene: Scene, held: tuple[int, str]) -> None:
+def test_a_decision_ends_the_hold_and_wakes_who_waits_for_it(scene: Scene, held: tuple[int, str]) -> None:
+    waits = scene.ask("k").job_id
     scene.store.resolve(held[1], "fail")
-    assert scene.state(scene.ask("k").job_id) == "ready"
+    assert scene.state(waits) == "ready"
 
 
 def test_a_late_reply_answers_the_job_that_waits_for_the_clock(scene: Scene, held: tuple[int, str]) -> None:

@@ -102,6 +102,10 @@ def next_lane(history: Sequence[Tried], policy: Policy, order: Sequence[str], st
     at = order.index(start) if start in order else 0
     tries = unusable = 0
     for one in history:
+        if one.outcome == "unusable":
+            unusable += 1
+            if one.code == NO_BLIND_RETRY or unusable >= policy.max_unusable_per_job:
+                return Exhausted(f"{one.code or one.outcome}: {unusable} paid reply not usable, none reused")
         if one.lane not in order or order.index(one.lane) < at or one.outcome in NOT_COUNTED:
             continue
         if order.index(one.lane) > at:
@@ -109,9 +113,6 @@ def next_lane(history: Sequence[Tried], policy: Policy, order: Sequence[str], st
         lane = policy.lane(one.lane)
         pinned = one.outcome in lane.pin_on and (one.outcome != "ambiguous" or one.resolution == "pin")
         if one.outcome == "unusable":
-            unusable += 1
-            if one.code == NO_BLIND_RETRY or unusable >= policy.max_unusable_per_job:
-                return Exhausted(f"{one.code or one.outcome}: {unusable} paid reply not usable, none reused")
             continue
         if one.outcome == "permanent" and not pinned:
             return Exhausted(f"{one.code or one.outcome}: refused for good by lane {one.lane}")

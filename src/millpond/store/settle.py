@@ -102,7 +102,7 @@ def detach(tx: Transaction, uid: str, *, job: Standing, hold_ms: int, now_ms: in
     attempt = tx.one("attempt_by_uid", uid=uid)
     assert attempt is not None, f"attempt {uid} vanished while its call was in flight"
     listens = hold_ms > 0 and _lives(tx, attempt.owner)
-    make_ambiguous(
+    is_open = make_ambiguous(
         tx,
         uid,
         now_ms,
@@ -110,7 +110,9 @@ def detach(tx: Transaction, uid: str, *, job: Standing, hold_ms: int, now_ms: in
         listener=attempt.owner if listens else None,
         code="soft_timeout",
     )
-    return move(tx, job, "hold", now_ms) if listens else move(tx, job, "release", now_ms, next_lane="")
+    if listens and is_open:  # an attempt that has ended meanwhile wakes nobody any more
+        return move(tx, job, "hold", now_ms)
+    return move(tx, job, "release", now_ms, next_lane="")
 
 
 def stop_listening(tx: Transaction, uid: str, now_ms: int) -> None:
@@ -132,6 +134,7 @@ def resolve(tx: Transaction, uid: str, choice: str, *, worst: Cost | None, certa
         attempt = tx.one("attempt_by_uid", uid=uid)
         assert attempt is not None
         note(tx, now_ms, "resolve", job_id=attempt.job_id, data={"attempt": uid, "choice": choice})
+        wake_key(tx, attempt.idempotency_key, now_ms)
 
 
 def give(tx: Transaction, job: Standing, then: Then, now_ms: int) -> bool:

@@ -48,6 +48,21 @@ def a_detached_call_that_was_refused_wakes_the_job(scene: Scene) -> None:
     assert scene.state(lease.job_id) == "ready"
 
 
+def a_soft_timeout_after_the_end_holds_nothing(scene: Scene) -> None:
+    """Nobody would wake the job: its attempt has ended already."""
+    lease, uid = scene.in_flight("k")
+    scene.settle(uid, "retryable")
+    assert scene.store.detach(uid, lease, 60_000) is True
+    assert (scene.attempt(uid).outcome, scene.state(lease.job_id)) == ("retryable", "ready")
+
+
+def a_decision_wakes_the_job_that_waits_for_it(scene: Scene) -> None:
+    lease, uid = scene.in_flight("k")
+    scene.store.detach(uid, lease, 60_000)
+    scene.store.resolve(uid, "pin")
+    assert (scene.attempt(uid).listener, scene.state(lease.job_id)) == (None, "ready")
+
+
 def a_detached_call_that_breaks_ends_its_hold(scene: Scene) -> None:
     lease, uid = scene.in_flight("k")
     scene.store.detach(uid, lease, 60_000)

@@ -1,0 +1,246 @@
+"""A queue in dicts: what the store's verbs mean, without SQL, chunks, events or durability. It has one lane.
+
+Each verb says what the store's verb of that name must answer, and leaves the model as the store must then be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from millpond.rules.lifecycle import LIVE
+
+MAX_LEASES_LOST = 2
+
+
+@dataclass
+class Job:
+    key: str
+    work: str
+    state: str = "ready"
+    why: str | None = None
+    not_before: int | None = None
+    priority: int = 0
+    lease_no: int = 0
+    owner: str | None = None
+    made: int = 0
+    lost: int = 0
+    answer: str | None = None
+    requests: dict[int, bool] = field(default_factory=dict[int, bool])
+    """Request id -> whether it still asks."""
+
+    def go(self, state: str, why: str | None = None, not_before: int | None = None) -> bool:
+        self.state, self.why, self.not_before, self.owner = state, why, not_before, None
+        return True
+
+
+@dataclass
+class Try:
+    key: str
+    work: str
+    seq: int
+    job: int
+    owner: str
+    outcome: str | None = None
+    resolution: str | None = None
+    listener: str | None = None
+
+    @property
+    def undecided(self) -> bool:
+        return self.outcome == "ambiguous" and self.resolution is None
+
+
+class Model:
+    def __init__(self) -> None:
+        self.jobs: dict[int, Job] = {}
+        self.tries: dict[str, Try] = {}
+        self.in_force: dict[str, str] = {}
+        self.retired: dict[str, int] = {}
+        self.accepted: set[str] = set()
+        self.dead: set[str] = set()
+
+    # what stands under a key
+    def live(self, key: str) -> Job | None:
+        return next((job for job in self.jobs.values() if job.key == key and job.state in LIVE), None)
+
+    def blocked(self, key: str) -> bool:
+        return any(t.key == key and (t.outcome is None or (t.undecided and t.listener)) for t in self.tries.values())
+
+    def named(self, key: str) -> str | None:
+        if job := self.live(key):
+            return job.work
+        if key in self.in_force:
+            return self.tries[self.in_force[key]].work
+        return next((t.work for t in self.tries.values() if t.key == key and (t.outcome is None or t.undecided)), None)
+
+    def wake(self, key: str) -> None:
+        if (job := self.live(key)) and job.why == "held" and not self.blocked(key):
+            job.go("ready")
+
+    def lost(self, job_id: int, lease_no: int, owner: str) -> bool:
+        job = self.jobs[job_id]
+        return job.state != "leased" or job.lease_no != lease_no or owner in self.dead
+
+    # the verbs
+    def ask(self, key: str, work: str, fresh: bool, priority: int, start: int, now: int) -> str:
+        if self.named(key) not in (None, work):
+            return "conflict"
+        if fresh and key in self.in_force:
+            del self.in_force[key]
+            self.retired[key] = len(self.tries)
+        if key in self.in_force:
+            return "reused"
+        job = self.live(key)
+        if job is None:
+            return "new"
+        job.priority = max(job.priority, priority)
+        if job.why == "scheduled" and job.not_before is not None and start < job.not_before:
+            job.go("ready") if start <= now else job.go("waiting", "scheduled", start)
+        return "joined"
+
+    def hang(self, job_id: int, request_id: int, said: str, new: Job, start: int, now: int) -> None:
+        if job_id not in self.jobs:
+            self.jobs[job_id] = new
+            if said == "reused":
+                new.go("done")
+                new.answer = self.in_force[new.key]
+            elif start > now:
+                new.go("waiting", "scheduled", start)
+            elif self.blocked(new.key):
+                new.go("waiting", "held")
+        self.jobs[job_id].requests[request_id] = True
+
+    def lease(self, owner: str, limit: int, now: int) -> list[int]:
+        for job in self.jobs.values():
+            if job.not_before is not None and job.not_before <= now:
+                job.go("ready")
+        ready = sorted((-job.priority, id_) for id_, job in self.jobs.items() if job.state == "ready")
+        for _, id_ in ready[:limit]:
+            self.jobs[id_].go("leased")
+            self.jobs[id_].owner = owner
+            self.jobs[id_].lease_no += 1
+        return [id_ for _, id_ in ready[:limit]]
+
+    def record(self, uid: str, job_id: int, owner: str) -> bool:
+        job = self.jobs[job_id]
+        if self.blocked(job.key):
+            return not job.go("waiting", "held")
+        job.made += 1
+        self.tries[uid] = Try(job.key, job.work, len(self.tries) + 1, job_id, owner)
+        return True
+
+    def accept(self, uid: str) -> bool:
+        it = self.tries[uid]
+        job = self.live(it.key)
+        if uid in self.accepted or it.key in self.in_force or self.retired.get(it.key, 0) >= it.seq:
+            return False
+        if job is not None and job.work != it.work:
+            return False
+        self.in_force[it.key] = uid
+        self.accepted.add(uid)
+        if job is not None:
+            job.lease_no += 1
+            job.answer = uid
+            job.go("done")
+        return True
+
+    def settle(self, uid: str, outcome: str, then: tuple[str, str | None, int | None] | None, lease_no: int) -> bool:
+        it = self.tries[uid]
+        if outcome == "ambiguous":
+            self.lose_sight(it, None)
+        elif it.outcome in (None, "ambiguous"):
+            it.resolution = "late" if it.outcome else None
+            it.outcome, it.listener = outcome, None
+        elif it.outcome != outcome:
+            return False
+        accepted = outcome == "ok" and self.accept(uid)
+        job = self.jobs[it.job]
+        if then is not None and job.state == "leased" and job.lease_no == lease_no:
+            job.go(*then)
+        self.wake(it.key)
+        return accepted
+
+    def lose_sight(self, it: Try, listener: str | None) -> bool:
+        if it.outcome is not None and not it.undecided:
+            return False
+        it.outcome, it.listener = "ambiguous", listener
+        return True
+
+    def detach(self, uid: str, lease_no: int, hold_ms: int) -> bool:
+        it = self.tries[uid]
+        listens = hold_ms > 0 and it.owner not in self.dead
+        held = self.lose_sight(it, it.owner if listens else None) and listens
+        job = self.jobs[it.job]
+        if job.state != "leased" or job.lease_no != lease_no:
+            return False
+        return job.go("waiting", "held") if held else job.go("ready")
+
+    def stop_listening(self, uid: str) -> None:
+        if self.tries[uid].listener:
+            self.tries[uid].listener = None
+            self.wake(self.tries[uid].key)
+
+    def resolve(self, uid: str, choice: str) -> None:
+        it = self.tries[uid]
+        if it.undecided:
+            it.resolution, it.listener = choice, None
+            self.wake(it.key)
+
+    def cancel(self, job_id: int, hold_ms: int) -> bool:
+        job = self.jobs[job_id]
+        if job.state not in LIVE:
+            return False
+        job.requests = dict.fromkeys(job.requests, False)
+        job.lease_no += 1
+        job.go("cancelled")
+        for it in self.tries.values():
+            if it.job == job_id and it.outcome is None:
+                self.lose_sight(it, it.owner if hold_ms and it.owner not in self.dead else None)
+        return True
+
+    def withdraw(self, request_id: int, hold_ms: int) -> bool:
+        job_id, job = next((id_, job) for id_, job in self.jobs.items() if request_id in job.requests)
+        if job.state not in LIVE or not job.requests[request_id]:
+            return False
+        job.requests[request_id] = False
+        if not any(job.requests.values()):
+            self.cancel(job_id, hold_ms)
+        return True
+
+    def retry(self, job_id: int) -> bool:
+        job, live = self.jobs[job_id], self.live(self.jobs[job_id].key)
+        blockers = [t.work for t in self.tries.values()
+                    if t.key == job.key and (t.outcome is None or (t.undecided and t.listener))]  # fmt: skip
+        answer = self.in_force.get(job.key)
+        works = {*blockers, *([live.work] if live else []), *([self.tries[answer].work] if answer else [])}
+        if job.state not in ("failed", "cancelled") or not job.requests or works - {job.work}:
+            return False
+        if live is not None:
+            live.requests |= dict.fromkeys(job.requests, True)
+            job.requests = {}
+            return True
+        job.requests = dict.fromkeys(job.requests, True)
+        if answer is not None:
+            job.answer = answer
+            return job.go("done")
+        job.lost = 0
+        return job.go("waiting", "held") if blockers else job.go("ready")
+
+    def reclaim(self, owner: str) -> None:
+        if owner in self.dead:
+            return
+        self.dead.add(owner)
+        sent = {t.job for t in self.tries.values() if t.owner == owner and t.outcome is None}
+        for it in self.tries.values():
+            if it.owner == owner and it.outcome is None:
+                self.lose_sight(it, None)
+            if it.listener == owner:
+                it.listener = None
+        for id_, job in self.jobs.items():
+            if job.state == "leased" and job.owner == owner:
+                job.lost += id_ not in sent
+                if self.blocked(job.key):
+                    job.go("waiting", "held")
+                else:
+                    job.go("failed" if id_ not in sent and job.lost >= MAX_LEASES_LOST else "ready")
+        for key in {job.key for job in self.jobs.values()}:
+            self.wake(key)
