@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from millpond.queue import Queue, read
+    from millpond.report.status import Status
+    from millpond.report.summary import Summary
     from millpond.rules.errors import (
         Ambiguous,
         BudgetClosed,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
         Reply,
         Request,
         Result,
+        Submission,
     )
     from millpond.rules.policy import Policy
 
@@ -71,6 +74,9 @@ __all__ = [
     "Saturated",
     "SchemaTooNew",
     "SettingsError",
+    "Status",
+    "Submission",
+    "Summary",
     "Undeliverable",
     "UnknownLane",
     "UsageError",
@@ -79,9 +85,11 @@ __all__ = [
 
 _ROOMS = {
     "millpond.queue": "Queue read",
+    "millpond.report.status": "Status",
+    "millpond.report.summary": "Summary",
     "millpond.rules.errors": "Ambiguous BudgetClosed KeyConflict LeaseLost LockHeld MillpondError MissingKey Permanent"
     " QueueBusy QueueUnavailable Retryable Saturated SchemaTooNew SettingsError Undeliverable UnknownLane UsageError",
-    "millpond.rules.job": "Attempt BulkReport Event Image Job Lease Prompt Receipt Reply Request Result",
+    "millpond.rules.job": "Attempt BulkReport Event Image Job Lease Prompt Receipt Reply Request Result Submission",
     "millpond.rules.policy": "Policy",
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}

@@ -8,10 +8,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from millpond.engine.clock import wall_ms
 from millpond.engine.drain import Drainer, Until
@@ -30,11 +31,14 @@ from millpond.rules.filters import matches, parse
 from millpond.rules.job import (
     Attempt,
     BulkReport,
+    Command,
     Event,
     Job,
     Lease,
+    Prompt,
     Receipt,
     Reply,
+    Request,
     Result,
     ServiceClass,
     Submission,
@@ -51,7 +55,16 @@ from millpond.store.store import Store, open_sqlite
 WAIT_POLL_S = 0.05
 """How often `wait` looks whether anybody committed: one PRAGMA, rows are read only if somebody did."""
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 Waitable = Receipt | int
+Askable: TypeAlias = "Prompt | str | Mapping[str, Any] | Request | Command | BaseModel"
+"""What can be handed in: see `Queue.enqueue`."""
+When = str | datetime | timedelta
+"""A moment or a duration, as `rules.times` reads them."""
+Registry: TypeAlias = "Mapping[str, type[BaseModel]]"
+"""Name of a command's type -> its model."""
 
 
 class Queue:
@@ -64,7 +77,7 @@ class Queue:
         policy: Policy,
         *,
         home: Path,
-        registry: Mapping[str, Any] | None = None,
+        registry: Registry | None = None,
     ) -> None:
         """`folder` holds the locks beside the database; `open` finds all of this from settings."""
         self.store = store
@@ -81,7 +94,7 @@ class Queue:
         *,
         policy: Policy | None = None,
         spend: str | Path | None = None,
-        registry: Mapping[str, Any] | None = None,
+        registry: Registry | None = None,
     ) -> Queue:
         """Open the queue of a folder (None: the home that settings name), making what is not there.
 
@@ -97,7 +110,7 @@ class Queue:
 
     @classmethod
     def at(
-        cls, settings: Settings, *, policy: Policy | None = None, registry: Mapping[str, Any] | None = None
+        cls, settings: Settings, *, policy: Policy | None = None, registry: Registry | None = None
     ) -> Queue:
         """Open the queue that these settings name, making what is not there. As `open`, for settings that were read."""
         if not isinstance(settings.queue, Path):
@@ -129,12 +142,12 @@ class Queue:
 
     def enqueue(
         self,
-        work: Any,
+        work: Askable,
         *,
         priority: int = 0,
         service_class: ServiceClass = "batch",
-        due: Any = None,
-        not_before: Any = None,
+        due: When | None = None,
+        not_before: When | None = None,
         lane: str | None = None,
         key: str | None = None,
         sample: int | None = None,
@@ -145,7 +158,7 @@ class Queue:
         label: str | None = None,
         tags: Sequence[str] = (),
         trace_id: str | None = None,
-        connection: Any = None,
+        connection: None = None,
     ) -> Receipt:
         """Accept one piece of work, durably. The Receipt says whether it is new, joined or reused.
 
@@ -176,12 +189,12 @@ class Queue:
 
     def enqueue_many(
         self,
-        works: Iterable[Any],
+        works: Iterable[Askable],
         *,
         submission: str | None = None,
         each: bool = False,
         strict: bool = False,
-        on_done: Any = None,
+        on_done: None = None,
         source: str = "api",
         **defaults: Any,
     ) -> list[Receipt]:
@@ -228,7 +241,7 @@ class Queue:
         if chunk:
             yield from flush()
 
-    def take(self, work: Any, position: int, **defaults: Any) -> Asked:
+    def take(self, work: Askable, position: int, **defaults: Any) -> Asked:
         """Validate and name one piece of work without accepting it. Raises UsageError for what cannot be."""
         return self._take(work, position, _defaults(defaults))
 
@@ -292,7 +305,7 @@ class Queue:
         return explain.explain(self.store, self.policy, job_id, self.store.now_ms(), self.drainer())
 
     def results(
-        self, submission: int | str | None = None, *, failed: bool = False, since: Any = None
+        self, submission: int | str | None = None, *, failed: bool = False, since: When | None = None
     ) -> Iterator[Result]:
         """Results of requests that are done, or of those that failed; of one submission in its order, else by id.
 
@@ -528,10 +541,10 @@ def _cursor(after: str | None) -> int:
     return int(after)
 
 
-def _registry(target: str) -> Mapping[str, Any]:
+def _registry(target: str) -> Registry:
     """The registry that `commands: module:REGISTRY` names."""
     module, _, name = target.partition(":")
     try:
-        return cast("Mapping[str, Any]", getattr(import_module(module), name))
+        return cast("Registry", getattr(import_module(module), name))
     except (ImportError, AttributeError, ValueError) as problem:
         raise SettingsError(f"commands: cannot load {target!r}: {problem}; wanted module:REGISTRY") from problem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -12,7 +12,8 @@ from millpond.lanes.local import CallableLane
 from millpond.rules.errors import SettingsError, UsageError
 from millpond.rules.policy import Policy
 
-Lanes = Any
+OneLane = Callable[..., Any] | Lane | str
+Lanes = OneLane | Sequence[OneLane] | Mapping[str, Callable[..., Any] | Lane] | None
 """A callable, a Lane, a name of the policy's lanes; a list of these; a mapping of names to callables or Lanes."""
 
 

@@ -62,7 +62,7 @@ class CallableLane:
         max_in_flight: int = 8,
         effects: bool = False,
         tier: str = "free",
-        price: Any = 0,
+        price: Decimal | float | str | PriceRule | None = 0,
         serial: bool = False,
         name: str = "callable",
     ) -> None:

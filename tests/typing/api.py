@@ -1,0 +1,223 @@
+"""The public face as a program that is only type-checked: every public name and method of Queue, with its types."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal, assert_type
+
+from pydantic import BaseModel
+
+from millpond import (
+    Ambiguous,
+    Attempt,
+    BudgetClosed,
+    BulkReport,
+    Event,
+    Image,
+    Job,
+    KeyConflict,
+    Lease,
+    LeaseLost,
+    LockHeld,
+    MillpondError,
+    MissingKey,
+    Permanent,
+    Policy,
+    Prompt,
+    Queue,
+    QueueBusy,
+    QueueUnavailable,
+    Receipt,
+    Reply,
+    Request,
+    Result,
+    Retryable,
+    Saturated,
+    SchemaTooNew,
+    SettingsError,
+    Status,
+    Submission,
+    Summary,
+    Undeliverable,
+    UnknownLane,
+    UsageError,
+    __version__,
+    read,
+)
+from millpond.engine.drain import Drainer
+from millpond.engine.owner import Holder
+from millpond.lanes import CallableLane
+from millpond.rules.job import Disposition, Error, Outcome, ServiceClass, State, Usage
+from millpond.testing import FakeClock, ScriptedLane
+
+
+class Greet(BaseModel):
+    name: str
+
+
+def shout(work: Prompt, *, idempotency_key: str, attempt_no: int, deadline_ms: int) -> Reply:
+    if attempt_no == 1:
+        raise Saturated(after_s=2.5)
+    return Reply(text=work.task.upper(), usage=Usage(3, 5))
+
+
+async def greet(command: Greet) -> str:
+    await asyncio.sleep(0)
+    return f"Hello {command.name}"
+
+
+def values() -> None:
+    prompt = Prompt(
+        "Is a duck a bird?",
+        intent="label",
+        system="Answer in one word.",
+        reasoning="low",
+        messages=[{"role": "user", "content": "…"}],
+        schema={"type": "object"},
+        tools=[{"type": "function"}],
+        images=(Image(data=b"", media_type="image/png"), Path("duck.png"), "https://example.org/duck.png"),
+        params={"temperature": 0},
+        model="gpt-5-mini",
+        namespace="team-a",
+    )
+    request = Request(prompt, custom_id="a", carried={"legs": 2}, key="mine-1", label="birds", tags=["x"])
+    assert_type(prompt.task, str)
+    assert_type(prompt.model, str | None)
+    assert_type(request.tags, Sequence[str])
+    assert_type(request.carried, Mapping[str, Any] | None)
+    assert_type(__version__, str)
+
+
+def door(queue: Queue, policy: Policy) -> None:
+    assert_type(Queue.open(), Queue)
+    assert_type(Queue.open("pond", policy=policy, registry={"greet": Greet}), Queue)
+    receipt = queue.enqueue(
+        Prompt("Is a duck a bird?"),
+        priority=5,
+        service_class="realtime",
+        due="2h",
+        not_before=datetime.now(UTC),
+        lane="free",
+        sample=1,
+        dedup=True,
+        fresh=False,
+        custom_id="a",
+        carried={"legs": 2},
+        label="birds",
+        tags=("x",),
+        trace_id="t",
+    )
+    assert_type(receipt, Receipt)
+    assert_type(receipt.disposition, Disposition)
+    assert_type(receipt.answered_ms, int | None)
+    queue.enqueue("a text", due=timedelta(hours=2), key="mine-1")
+    queue.enqueue({"task": "a mapping"})
+    queue.enqueue(Request("a request"))
+    queue.enqueue(Greet(name="Ada"))
+    assert_type(queue.enqueue_many(["one", Prompt("two"), {"task": "three"}], submission="s", each=True), list[Receipt])
+    rows = read("animals.csv", format="csv", map={"custom_id": "id"}, task="…", system=None, schema={}, params={})
+    assert_type(rows, Iterator[Request])
+    queue.enqueue_many(rows, strict=True)
+
+
+def looking(queue: Queue, receipt: Receipt) -> None:
+    assert_type(queue.job(1), Job)
+    assert_type(queue.job(1).state, State)
+    assert_type(queue.job(1).service_class, ServiceClass)
+    assert_type(queue.job(1).cost, Decimal | None)
+    assert_type(queue.jobs("state:failed", limit=10, before_id=7), list[Job])
+    assert_type(queue.submission("s"), Submission)
+    assert_type(queue.submissions(), list[Submission])
+    assert_type(queue.counts(), dict[str, int])
+    assert_type(queue.status(), Status)
+    assert_type(queue.status().in_words(), str)
+    assert_type(queue.explain(1), str)
+    assert_type(queue.results("s", failed=True, since="2h"), Iterator[Result])
+    result = queue.result(receipt)
+    assert_type(result, Result | None)
+    if result is not None:
+        assert_type(result.text, str | None)
+        assert_type(result.error, Error | None)
+        assert_type(result.cost, Decimal | None)
+    assert_type(queue.wait(receipt, timeout=1.5), bool)
+    queue.wait([receipt, 7])
+    queue.wait("s")
+    queue.wait(queue.submission(1))
+    attempts = queue.ledger(1)
+    assert_type(attempts, Iterator[Attempt])
+    assert_type(next(attempts).outcome, Outcome | None)
+    assert_type(queue.feed(), Iterator[Event])
+    assert_type(next(queue.feed(after="12")).cursor, str)
+
+
+def persons(queue: Queue) -> None:
+    assert_type(queue.cancel(1), BulkReport)
+    assert_type(queue.retry("state:failed", lane="paid", dry_run=True), BulkReport)
+    assert_type(queue.retry([1, 2]).reasons, Mapping[str, int])
+    queue.resume_lane("free")
+
+
+def draining(queue: Queue, policy: Policy) -> None:
+    summary = queue.drain(policy, lanes=shout, max_jobs=3, until_empty=True)
+    assert_type(summary, Summary)
+    assert_type(summary.paid_twice_usd, Decimal | None)
+    assert_type(summary.holder, str | None)
+    assert_type(summary.reason, Literal["empty", "idle", "max_jobs", "budget", "stopped", "signal", "lock_held"])
+    queue.drain(lanes=greet, daemon=True)
+    queue.drain(lanes=[CallableLane(shout, price="0.01", serial=True), ScriptedLane("free", ["retryable"]), "paid"])
+    queue.drain(lanes={"mine": shout, "scripted": ScriptedLane()})
+    queue.drain(lanes="free")
+    with queue.draining(lanes=shout) as drainer:
+        assert_type(drainer, Drainer)
+        assert_type(asyncio.run(drainer.run()), Summary)
+
+
+def working(queue: Queue) -> None:
+    for lease in queue.lease(10, lanes=["free"]):
+        assert_type(lease, Lease)
+        attempt = queue.record(lease, "free")
+        assert_type(attempt, str | None)
+        if attempt is None:
+            queue.release(lease)
+            continue
+        queue.renew(lease)
+        try:
+            assert_type(queue.settle(lease, attempt, Reply("yes")), bool)
+            queue.settle(lease, attempt, "yes")
+            queue.settle(lease, attempt, Retryable("not yet", after_s=2))
+        except LeaseLost as lost:
+            assert_type(lost.accepted, bool)
+        assert_type(queue.accept(attempt, Reply("yes")), bool)
+
+
+def errors() -> None:
+    usage: list[type[UsageError]] = [UnknownLane, KeyConflict]
+    settings: list[type[SettingsError]] = [SchemaTooNew]
+    ours: list[type[MillpondError]] = [*usage, *settings, MissingKey, LeaseLost, LockHeld, QueueBusy, QueueUnavailable]
+    ours += [BudgetClosed, Undeliverable, Retryable, Saturated, Ambiguous, Permanent]
+    assert_type(ours[0]("words").exit_code, int)
+    assert_type(LockHeld("words", holder="pid 1").holder, str)
+
+
+def closing() -> None:
+    with Queue.open("pond") as queue:
+        assert_type(queue, Queue)
+        assert_type(queue.drainer(), Holder | None)
+    queue.close()
+    assert_type(FakeClock().advance(5), int)
+
+
+def refused(queue: Queue) -> None:
+    """What a checker must refuse; an ignore that is not needed is a fault of its own."""
+    queue.enqueue(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    queue.enqueue("a text", due=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    queue.enqueue("a text", service_class="slow")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    queue.drain(lanes=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    queue.results(since=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    queue.wait(None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Queue.open("pond", registry={"greet": 7})  # type: ignore[dict-item]  # pyright: ignore[reportArgumentType]
+    CallableLane(shout, price=[])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
