@@ -109,9 +109,7 @@ class Queue:
         return cls.at(load(home=target), policy=policy, registry=registry)
 
     @classmethod
-    def at(
-        cls, settings: Settings, *, policy: Policy | None = None, registry: Registry | None = None
-    ) -> Queue:
+    def at(cls, settings: Settings, *, policy: Policy | None = None, registry: Registry | None = None) -> Queue:
         """Open the queue that these settings name, making what is not there. As `open`, for settings that were read."""
         if not isinstance(settings.queue, Path):
             raise UsageError(f"queue {settings.queue!r}: PostgreSQL comes with a later version; wanted a path")
