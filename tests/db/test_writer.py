@@ -550,8 +550,11 @@ def test_interrupts_at_any_moment_tear_nothing(database: SqliteDatabase):
     assert database.write(add()) > 0
 
 
-def test_a_thread_torn_from_its_group_is_cleaned_up_after_by_the_next(database: SqliteDatabase):
+def test_a_thread_torn_from_its_group_is_cleaned_up_after_by_the_next(
+    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+):
     """Twice interrupted, a thread cannot even undo its group: the next one with the lock does it."""
+    monkeypatch.setattr(writer, "GROUP_NS", 10**12)
     torn = database._writer
     real = torn._give_up_group
     company = Company(database)

@@ -45,10 +45,12 @@ def check_engine() -> None:
 class Connection:
     """An SQLite connection of one file, opened on first use.
 
-    Whoever uses it holds `lock` and has put its thread in `user`. `writes` decides the settings: the writer may write,
-    a reader is held to reading by SQLite itself. The file is neither opened nor closed but through SQLite: closing any
-    other descriptor of it would drop every lock that this process holds on it.
+    Whoever uses it has passed the fork's gate, holds `lock`, and has put its thread in `user`. `writes` decides the
+    settings: the writer may write, a reader is held to reading by SQLite itself. The file is neither opened nor closed
+    but through SQLite: closing any other descriptor of it would drop every lock that this process holds on it.
     """
+
+    fork_order = 0
 
     def __init__(self, path: Path, *, writes: bool, busy_ms: int) -> None:
         self.path = path

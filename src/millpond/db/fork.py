@@ -23,6 +23,9 @@ behind the turnstile took 0.5 s (DESIGN §8)."""
 class Forks(Protocol):
     """Something that must get ready for a fork, and be told on which side of it it is now."""
 
+    fork_order: int
+    """Smaller ones get ready first: what others may be waiting for must not stand still before they do."""
+
     def before_fork(self, deadline: float) -> None:
         """Let go of whatever must not be inherited; do not wait past `deadline` (time.monotonic)."""
         ...
@@ -35,6 +38,7 @@ class Forks(Protocol):
 _members: WeakSet[Forks] = WeakSet()
 _joining = threading.Lock()
 _asked: list[Forks] = []
+_forking = False
 
 
 def join(member: Forks) -> None:
@@ -43,23 +47,38 @@ def join(member: Forks) -> None:
         _members.add(member)
 
 
+def pass_gate() -> None:
+    """Wait while a fork is being made ready. To be called before a lock that the fork waits for is taken.
+
+    A thread that releases and takes its lock in a loop would otherwise never let a fork have it.
+    """
+    if _forking:
+        with _joining:
+            pass
+
+
 def _before() -> None:
+    global _forking
     _joining.acquire()
-    _asked.extend(_members)
+    _forking = True
+    _asked.extend(sorted(_members, key=lambda member: member.fork_order))
     deadline = time.monotonic() + FORK_WAIT_S
     for member in _asked:
         member.before_fork(deadline)
 
 
 def _after_in_parent() -> None:
+    global _forking
     for member in _asked:
         member.after_fork(child=False)
     _asked.clear()
+    _forking = False
     _joining.release()
 
 
 def _after_in_child() -> None:
-    global _joining
+    global _forking, _joining
+    _forking = False
     _joining = threading.Lock()
     for member in _asked:
         member.after_fork(child=True)

@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 import apsw
 
+from millpond.db import fork
 from millpond.db import migrations as steps
 from millpond.db.connection import Connection, check_engine
 from millpond.db.database import Transaction
@@ -95,6 +96,7 @@ class SqliteDatabase:
         # A thread that ends takes its reader with it; this set is for close() only.
         self._readers: WeakSet[Connection] = WeakSet()
         self._readers_mutex = threading.Lock()
+        fork.pass_gate()
         with self._connection.lock:
             try:
                 self._prepare(migrations, application_id)
@@ -137,6 +139,7 @@ class SqliteDatabase:
         me = threading.get_ident()
         if me in (reader.user, self._connection.user):
             raise AssertionError(f"read() inside an operation on {self.path}: use the transaction that it was given")
+        fork.pass_gate()
         with reader.lock:
             reader.user = me
             try:
@@ -150,6 +153,7 @@ class SqliteDatabase:
         """A number that differs from the last one if anybody committed since. Only this process may compare it."""
         self._check_open()
         poller = self._poller
+        fork.pass_gate()
         with poller.lock:
             try:
                 poller.open()
@@ -163,6 +167,7 @@ class SqliteDatabase:
         self._check_open()
         connection = self._connection
         self._refuse_inside("checkpoint")
+        fork.pass_gate()
         with connection.lock:
             connection.user = threading.get_ident()
             try:
@@ -181,6 +186,7 @@ class SqliteDatabase:
     def facts(self) -> Facts:
         """What doctor shows. Reads a handful of pages."""
         log = self.path.with_name(self.path.name + "-wal")
+        fork.pass_gate()
         with self._poller.lock:
             self._check_open()
             poller = self._poller
@@ -203,6 +209,7 @@ class SqliteDatabase:
 
     def integrity_check(self, limit: int = 10) -> list[str]:
         """The first faults that SQLite finds in the file, `limit` at most; none is an empty list. Reads all of it."""
+        fork.pass_gate()
         with self._poller.lock:
             self._check_open()
             try:
@@ -216,12 +223,14 @@ class SqliteDatabase:
         """Give back every connection, after what is being committed. May be called twice."""
         self._refuse_inside("close")
         self._closed = True
+        fork.pass_gate()
         with self._connection.lock:
             self._connection.retire()
             self._turnstile.close()
         with self._readers_mutex:
             readers = [*self._readers, self._poller]
         for reader in readers:
+            fork.pass_gate()
             with reader.lock:
                 reader.retire()
 

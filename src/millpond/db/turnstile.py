@@ -81,6 +81,8 @@ class _Waiter:
 class Turnstile:
     """One process's way through. The file is created, never deleted; its owner holds the writer's lock meanwhile."""
 
+    fork_order = 1  # after the writers: one of them may be in line, and needs the waiting thread to go on
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor: int | None = None

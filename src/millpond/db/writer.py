@@ -15,6 +15,7 @@ from typing import Any
 
 import apsw
 
+from millpond.db import fork
 from millpond.db.connection import Connection
 from millpond.db.failures import translate
 from millpond.db.migrations import check_version
@@ -99,6 +100,7 @@ class Writer:
         committed = False
         try:
             self._line.append(slot)
+            fork.pass_gate()
             with connection.lock:
                 if not slot.settled:
                     connection.user = me
