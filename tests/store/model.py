@@ -170,9 +170,11 @@ class Model:
         listens = hold_ms > 0 and it.owner not in self.dead
         held = self.lose_sight(it, it.owner if listens else None) and listens
         job = self.jobs[it.job]
-        if job.state != "leased" or job.lease_no != lease_no:
-            return False
-        return job.go("waiting", "held") if held else job.go("ready")
+        ours = job.state == "leased" and job.lease_no == lease_no
+        if ours:
+            job.go("waiting", "held") if held else job.go("ready")
+        self.wake(it.key)
+        return ours
 
     def stop_listening(self, uid: str) -> None:
         if self.tries[uid].listener:

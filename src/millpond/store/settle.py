@@ -112,7 +112,9 @@ def detach(tx: Transaction, uid: str, *, job: Standing, hold_ms: int, now_ms: in
     )
     if listens and is_open:  # an attempt that has ended meanwhile wakes nobody any more
         return move(tx, job, "hold", now_ms)
-    return move(tx, job, "release", now_ms, next_lane="")
+    moved = move(tx, job, "release", now_ms, next_lane="")
+    wake_key(tx, attempt.idempotency_key, now_ms)
+    return moved
 
 
 def stop_listening(tx: Transaction, uid: str, now_ms: int) -> None:

@@ -138,12 +138,12 @@ def o06_odd_characters_and_nul_come_back_as_they_were(scene: Scene) -> None:
     odd = "fam\0ily \ud800 \x01\x7f \u2028 \U0001f9ff \ufffe 'quoted\" \\u0000 \r\n"
     raw = {"said": odd, odd: [odd, None, 1.5, float("inf")]}
     lease, uid = scene.in_flight("k", work="prompt with \0 in it", carried='{"a":"\\u0000"}')
-    reply = Reply(odd, data={"x": [odd]}, usage=Usage(1, 2, {"note": odd}), raw=raw)
+    reply = Reply(odd, data={"x": [odd]}, usage=Usage(1, 2, {"note": odd, "x": float("inf")}), raw=raw)
     assert scene.settle(uid, reply, lease=lease).accepted
     result = scene.store.result(1)
     assert result is not None
     assert (result.text, result.data, result.carried) == (odd, {"x": [odd]}, {"a": "\0"})
-    assert scene.attempt(uid).usage == {"note": odd}
+    assert scene.attempt(uid).usage == {"note": odd, "x": float("inf")}
     assert getattr(lease.work, "task", None) == "prompt with \0 in it"
     assert scene.text(scene.ask("k", work="prompt with \0 in it").request_id) == odd
 

@@ -56,6 +56,13 @@ def a_soft_timeout_after_the_end_holds_nothing(scene: Scene) -> None:
     assert (scene.attempt(uid).outcome, scene.state(lease.job_id)) == ("retryable", "ready")
 
 
+def a_hold_that_is_given_up_wakes_the_job(scene: Scene) -> None:
+    lease, uid = scene.in_flight("k")
+    scene.store.detach(uid, lease, 60_000)
+    assert scene.store.detach(uid, lease, 0) is False
+    assert (scene.attempt(uid).listener, scene.state(lease.job_id)) == (None, "ready")
+
+
 def a_decision_wakes_the_job_that_waits_for_it(scene: Scene) -> None:
     lease, uid = scene.in_flight("k")
     scene.store.detach(uid, lease, 60_000)
