@@ -6,7 +6,7 @@ STAMP  := $(VENV)/made
 WANTED := import sys; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt lint types prove clean
+.PHONY: help demo test check fmt lint types prove wheel clean
 
 help: ## list everything
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s  %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -34,6 +34,14 @@ fmt: $(STAMP) ## format, and mend what can be mended
 
 prove: $(STAMP) ## the long proofs, minutes rather than seconds
 	$(BIN)/pytest -n auto -m prove
+
+wheel: $(STAMP) ## build the wheel and run its demo in an empty environment
+	rm -rf build/wheel
+	@if command -v uv >/dev/null 2>&1; then uv build -q --wheel --out-dir build/wheel; \
+	else $(BIN)/python -m pip wheel -q --no-deps --wheel-dir build/wheel .; fi
+	$(BIN)/python -m venv build/wheel/empty
+	build/wheel/empty/bin/python -m pip install -q build/wheel/*.whl
+	cd build/wheel && empty/bin/millpond demo
 
 clean: ## remove the environment and all caches
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

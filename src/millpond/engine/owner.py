@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -17,6 +18,9 @@ from uuid import uuid4
 from millpond.db import fork
 from millpond.rules.errors import LockHeld, QueueUnavailable
 from millpond.rules.job import OwnerRow
+
+PROBE_S = 0.1
+"""Whoever asks for the holder holds the lock himself for an instant; a drain that starts just then tries again."""
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -106,11 +110,18 @@ class DrainLock:
         self._lock = Lock(folder / "drain.lock")
 
     def take(self, now_ms: int) -> None:
-        """Take it. Raises LockHeld naming the holder."""
-        if not self._lock.take(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since_ms": now_ms})):
-            holder = self.holder()
-            raise LockHeld(f"another process drains this queue: {holder or 'its name is not written yet'}; "
-                           "wait for it, or stop it", holder=str(holder or ""))  # fmt: skip
+        """Take it. Raises LockHeld naming the holder, once it has been found held for PROBE_S."""
+        note = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since_ms": now_ms})
+        deadline = time.monotonic() + PROBE_S
+        while not self._lock.take(note):
+            if time.monotonic() >= deadline:
+                holder = self.holder()
+                raise LockHeld(
+                    f"another process drains this queue: {holder or 'its name is not written yet'}; "
+                    "wait for it, or stop it",
+                    holder=str(holder or ""),
+                )
+            time.sleep(PROBE_S / 10)
 
     def release(self) -> None:
         """Give it back."""

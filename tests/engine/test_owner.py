@@ -1,0 +1,131 @@
+"""Who holds what: locks that end with their process, and never with a look."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from millpond.engine.owner import DrainLock, Lock, Owner, is_dead
+from millpond.rules.errors import LockHeld
+
+HOLD = """
+import sys
+from pathlib import Path
+from millpond.engine.owner import DrainLock, Owner
+DrainLock(Path(sys.argv[1])).take(0) if sys.argv[2] == "drain" else None
+owner = Owner(Path(sys.argv[1]), "worker", 0)
+print(owner.uuid, flush=True)
+sys.stdin.read()
+"""
+
+
+Holder = Callable[[str], tuple[subprocess.Popen[str], str]]
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[Holder]:
+    """Start a process that holds a lock, and its owner's uuid; it is gone after the test, however that ends."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(what: str) -> tuple[subprocess.Popen[str], str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(tmp_path), what], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout is not None
+        return process, process.stdout.readline().strip()
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_second_drain_is_refused_and_told_who_drains(tmp_path: Path, holder: Holder) -> None:
+    process, _ = holder("drain")
+    with pytest.raises(LockHeld, match=f"pid {process.pid} on") as refused:
+        DrainLock(tmp_path).take(0)
+    assert f"pid {process.pid}" in refused.value.holder
+    process.kill()
+    process.communicate()
+    DrainLock(tmp_path).take(0)
+
+
+def test_two_drains_in_one_process_exclude_each_other_too(tmp_path: Path) -> None:
+    first = DrainLock(tmp_path)
+    first.take(0)
+    with pytest.raises(LockHeld, match=f"pid {os.getpid()}"):
+        DrainLock(tmp_path).take(0)
+    first.release()
+    DrainLock(tmp_path).take(0)
+
+
+def test_asking_who_drains_refuses_no_drain_that_starts_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = DrainLock(tmp_path)
+    lock.take(0)
+    lock.release()
+    probe = os.open(tmp_path / "drain.lock", os.O_RDWR)
+    fcntl.flock(probe, fcntl.LOCK_SH)  # what `holder` does, caught in the act
+    monkeypatch.setattr("millpond.engine.owner.time.sleep", lambda _: os.close(probe))
+    DrainLock(tmp_path).take(0)
+
+
+def test_a_lock_file_deleted_and_made_anew_lets_nobody_in_beside_its_holder(tmp_path: Path) -> None:
+    held = Lock(tmp_path / "a.lock")
+    assert held.take()
+    assert held.stands()
+    (tmp_path / "a.lock").unlink()
+    assert not held.stands(), "its holder can see that others no longer find it"
+
+
+def test_an_owner_is_dead_when_its_process_is_and_not_before(tmp_path: Path, holder: Holder) -> None:
+    process, uuid = holder("own")
+    row = Owner(tmp_path, "worker", 0).row
+    theirs = type(row)(uuid, "worker", row.host, process.pid, row.boot_id, 0)
+    assert not is_dead(tmp_path, theirs)
+    process.kill()
+    process.communicate()
+    assert is_dead(tmp_path, theirs)
+
+
+def test_an_owner_whose_lock_file_was_deleted_is_not_taken_for_dead_while_it_runs(
+    tmp_path: Path, holder: Holder
+) -> None:
+    process, uuid = holder("own")
+    row = Owner(tmp_path, "worker", 0).row
+    theirs = type(row)(uuid, "worker", row.host, process.pid, row.boot_id, 0)
+    (tmp_path / "owners" / f"{uuid}.lock").unlink()
+    assert not is_dead(tmp_path, theirs)
+    process.kill()
+    process.communicate()
+    assert is_dead(tmp_path, theirs)
+
+
+def test_an_owner_of_another_host_is_not_judged_by_a_file(tmp_path: Path) -> None:
+    row = Owner(tmp_path, "worker", 0).row
+    assert not is_dead(tmp_path, type(row)("gone", "worker", "elsewhere", 1, "", 0))
+
+
+def test_a_forked_child_does_not_keep_its_parents_lock(tmp_path: Path) -> None:
+    parent = Lock(tmp_path / "a.lock")
+    assert parent.take()
+    told, tell = os.pipe()
+    lives, live = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(live, b".")
+        os.read(told, 1)
+        os._exit(0)
+    os.read(lives, 1)
+    parent.release()
+    assert Lock(tmp_path / "a.lock").take(), "the child's copy of the descriptor still held the lock"
+    os.write(tell, b".")
+    os.waitpid(child, 0)
