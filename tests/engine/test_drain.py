@@ -131,7 +131,7 @@ def test_retryable_stays_on_its_lane_within_its_attempts_then_goes_on(mill: Mill
 
 def test_permanent_fails_and_never_reaches_a_lane_that_costs(mill: Mill) -> None:
     second = paid()
-    mill.ask("a")
+    [job] = mill.ask("a")
     assert mill.drain(free(["permanent"]), second).failed == 1
     assert (mill.state(job), second.calls) == ("failed", [])
 

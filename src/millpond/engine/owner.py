@@ -31,6 +31,9 @@ class Lock:
     A forked child closes its copy, so that the lock ends with the process that took it.
     """
 
+    fork_order = 0
+    """Nothing waits for it."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor: int | None = None
