@@ -196,6 +196,36 @@ def test_o01_programs_that_start_at_once_upgrade_once(path: Path):
     os.close(wait)
 
 
+WITHOUT_TURNSTILE = """
+import os
+from millpond.db.turnstile import Turnstile
+Turnstile.enter = lambda self, bound_ms: None
+
+def announce_begin(connection):
+    connection.exec_trace = lambda cursor, sql, _: sql != "BEGIN IMMEDIATE" or os.write(announce, b"b") == 1
+
+apsw.connection_hooks.append(announce_begin)
+"""
+
+
+def test_o01_one_who_waited_for_the_upgrade_looks_again(path: Path):
+    """Even with the turnstile deleted under them: SQLite's lock decides who upgrades, the others find it done."""
+    open_items(path).close()
+    announced, announce = os.pipe()
+    wait, go = os.pipe()
+    script = UPGRADE.replace("second =", WITHOUT_TURNSTILE + "\nsecond =")
+    processes = [start_script(script, path, announce, wait, pass_fds=[announce, wait]) for _ in range(3)]
+    seen = b""
+    while len(seen) < 4:  # three that begin, one that is inside
+        seen += os.read(announced, 1)
+    assert sorted(seen) == sorted(b"bbb!")
+    os.close(go)
+    for process in processes:
+        assert finish(process) == "2 [('once',)]\n"
+    for descriptor in (announced, announce, wait):
+        os.close(descriptor)
+
+
 def schema_version(path: Path) -> int:
     connection = apsw.Connection(str(path))
     (version,) = connection.execute("PRAGMA user_version").fetchall()[0]

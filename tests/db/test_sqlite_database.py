@@ -108,7 +108,8 @@ def test_o07_no_read_transaction_outlives_its_read(database: SqliteDatabase, pat
     assert os.path.getsize(f"{path}-wal") == 0
 
 
-def test_o07_an_outside_reader_that_pins_the_log_is_not_waited_for(database: SqliteDatabase, path: Path):
+def test_o07_an_outside_reader_that_pins_the_log_is_not_waited_for(path: Path, trace: list[tuple[int, str]]):
+    database = open_items(path)
     database.write(add())
     outside = start_script(
         "import apsw, sys; c = apsw.Connection(sys.argv[1]); c.execute('BEGIN'); "
@@ -118,11 +119,18 @@ def test_o07_an_outside_reader_that_pins_the_log_is_not_waited_for(database: Sql
     assert outside.stdout is not None
     assert outside.stdout.readline() == "reading\n"
     database.write(add())
+    del trace[:]
     assert database.checkpoint() is False
+    assert [sql for _, sql in trace] == [
+        "PRAGMA busy_timeout = 0",
+        "PRAGMA wal_checkpoint(TRUNCATE)",
+        "PRAGMA busy_timeout = 10000",
+    ]
     assert database.facts().log_bytes > 0
     outside.kill()
     outside.communicate()
     assert database.checkpoint() is True
+    database.close()
 
 
 def test_a_read_interrupted_before_its_rollback_harms_no_later_one(database: SqliteDatabase):

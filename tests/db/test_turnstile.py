@@ -53,7 +53,10 @@ def test_one_who_gave_up_does_not_keep_what_it_gets_later(file: Path):
     first.enter(SHORT_MS)
     with pytest.raises(QueueBusy):
         second.enter(SHORT_MS)
+    waiter = second._waiter
+    assert waiter is not None
     first.leave()
+    waiter._ended.wait()
     third.enter(LONG_MS)
     third.leave()
     second.enter(LONG_MS)

@@ -49,7 +49,7 @@ class Company:
             except BaseException as error:
                 self.outcomes[name] = error
 
-        thread = threading.Thread(target=run)
+        thread = threading.Thread(target=run, daemon=True)
         self._threads.append(thread)
         thread.start()
         while name != "holder" and len(self._database._writer._line) == waiting:
@@ -350,6 +350,8 @@ def test_what_an_operation_does_after_sqlite_rolled_back_is_not_written(database
         assert not any(isinstance(outcome, int) for outcome in outcomes)
         assert isinstance(outcomes[0], QueueUnavailable)
         assert total(database) == 0
+        assert isinstance(database.write_all([operation])[0], Exception)
+        assert total(database) == 0
     assert database.write(add()) == 1
 
 
@@ -480,19 +482,35 @@ def test_the_main_thread_commits_nobodys_work_but_its_own(database: SqliteDataba
 def test_an_interrupt_while_waiting_withdraws_what_was_not_begun(database: SqliteDatabase):
     company = Company(database)
 
+    armed = threading.Event()
+    armed.set()
+
+    def interrupt(*_: object) -> None:
+        if armed.is_set():
+            armed.clear()
+            raise KeyboardInterrupt
+
     def later() -> None:
         while not database._writer._line:
             time.sleep(0)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        # Again and again: a signal that comes just before the thread blocks on a lock does not wake it.
+        while armed.is_set():
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            time.sleep(0.01)
 
     thread = threading.Thread(target=later)
+    before = signal.signal(signal.SIGUSR1, interrupt)
     thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        database.write(add("withdrawn"))
-    thread.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            database.write(add("withdrawn"))
+        thread.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    company.start("a", add("a"))
     company.let_go()
-    assert total(database) == 0
-    assert database.write(add()) == 1
+    assert bodies(database) == ["a"]
+    assert not database._writer._line
 
 
 def test_an_operation_that_ends_its_thread_ends_its_own_callers_only(database: SqliteDatabase):
