@@ -486,7 +486,10 @@ def test_a_validator_that_refuses_its_own_output_is_found_out_at_the_door() -> N
 
     given_model = Moody(name="fresh")
     given_model.name = "stored"
-    assert refusal(given_model, {"Moody": Moody}) == "payload: what would be stored does not load again: not twice"
+    assert refusal(given_model, {"Moody": Moody}) == (
+        "payload: what would be stored does not load again: "
+        "command 'Moody' no longer validates: RuntimeError: not twice"
+    )
 
 
 def test_a_model_without_fields_of_its_own_is_refused() -> None:

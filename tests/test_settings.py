@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from millpond.rules.errors import MissingKey, SettingsError
+from millpond.rules.job import Prompt
 from millpond.rules.policy import Deadlines, LanePolicy, Policy
 from millpond.rules.price import FREE, UNKNOWN_PRICE, PriceRule
+from millpond.rules.router import lanes_for
 from millpond.settings import Settings, load, make_home, schema, template
 
 Load = Callable[..., Settings]
@@ -132,7 +134,7 @@ def test_the_third_seeds_file_loads_unchanged_and_pins_at_once(loaded: Load, fol
 
 def test_a_free_lane_switched_off_takes_no_work_and_the_paid_one_does(loaded: Load) -> None:
     policy = loaded(THIRD_SEED.replace("enabled: true", "enabled: false")).policy
-    assert policy.order_for("anything") == ("paid",)
+    assert lanes_for(Prompt("x"), "anything", policy) == ("paid",)
 
 
 @pytest.mark.parametrize(

@@ -44,13 +44,18 @@ from millpond.rules.job import (
     Submission,
     Work,
 )
-from millpond.rules.policy import Policy
+from millpond.rules.policy import LanePolicy, Policy
+from millpond.rules.prompt import short_name
 from millpond.rules.router import Past, Step, hold_ms, route_work
 from millpond.rules.times import instant_ms
 from millpond.settings.home import make_home
 from millpond.settings.load import Settings, load
 from millpond.store.enqueue import CHUNK_REQUESTS, Asked
+from millpond.store.reclaim import Reclaimed
 from millpond.store.store import Store, open_sqlite
+
+MAX_ID = 2**63
+"""No id reaches this: what a column of whole numbers holds."""
 
 WAIT_POLL_S = 0.05
 """How often `wait` looks whether anybody committed: one PRAGMA, rows are read only if somebody did."""
@@ -118,8 +123,9 @@ class Queue:
         make_home(settings.home)
         if registry is None and settings.commands:
             registry = _registry(settings.commands)
-        store = Store(open_sqlite(settings.queue, durable=policy.durable), wall_ms)
-        folder = settings.queue.with_name(settings.queue.name + ".d")
+        database = open_sqlite(settings.queue, durable=policy.durable)
+        store = Store(database, wall_ms)
+        folder = database.path.with_name(database.path.name + ".d")  # of the file itself, whatever link led to it
         return cls(store, folder, policy, home=settings.home, registry=registry)
 
     def close(self) -> None:
@@ -205,6 +211,7 @@ class Queue:
         if on_done is not None:
             raise UsageError("on_done: completion hooks come with a later version; leave it out")
         common = _defaults(defaults)
+        submission = short_name(submission, "submission")
         asked = (self._take(work, at, common) for at, work in enumerate(works))
         if each:
             asked = each_samples(asked)
@@ -263,7 +270,7 @@ class Queue:
 
     def job(self, job_id: int) -> Job:
         """One job. Raises UsageError if there is none of this id."""
-        job = self.store.job(job_id)
+        job = self.store.job(job_id) if 0 < job_id < MAX_ID else None
         if job is None:
             raise UsageError(f"no job {job_id} in this queue; `millpond jobs` lists them")
         return job
@@ -281,7 +288,8 @@ class Queue:
 
     def submission(self, id_or_name: int | str) -> Submission:
         """One submission by id or name. Raises UsageError if there is none."""
-        found = self.store.submission(id_or_name)
+        is_id = isinstance(id_or_name, int)
+        found = self.store.submission(id_or_name) if not is_id or 0 < id_or_name < MAX_ID else None
         if found is None:
             raise UsageError(f"no submission {id_or_name!r} in this queue; `millpond submissions` lists them")
         return found
@@ -345,7 +353,8 @@ class Queue:
         ids = [_request_id(one) for one in ([what] if isinstance(what, Receipt | int) else what)]
 
         def left() -> int:
-            ids[:] = [id_ for id_ in ids if self.result(id_) is None]
+            while ids and self.result(ids[-1]) is not None:  # up to the first that is not answered: one look is enough
+                ids.pop()
             return len(ids)
 
         return left
@@ -367,9 +376,9 @@ class Queue:
         """Cancel jobs: by ids, or those that match a filter. A call in flight is listened to on; its reply is kept."""
 
         def one(job: Job) -> tuple[bool, str]:
-            lane = self.policy.lanes.get(job.next_lane)
-            now_ms = self.store.now_ms()
-            hold = hold_ms(lane, self.policy, job.service_class, job.due_ms, now_ms) if lane else 0
+            called = next((row.lane for row in self.store.attempts(job.id) if row.outcome is None), job.next_lane)
+            lane = self.policy.lanes.get(called) or LanePolicy(called)
+            hold = hold_ms(lane, self.policy, job.service_class, job.due_ms, self.store.now_ms())
             done = self.store.cancel(job.id, hold_ms=hold)
             return done.took_effect, done.why
 
@@ -397,9 +406,14 @@ class Queue:
     def _bulk(self, which: Any, verb: Any, dry_run: bool, states: Sequence[str]) -> BulkReport:
         jobs: Iterable[Job | None]
         if isinstance(which, str):
+            if not which.strip():
+                raise UsageError(
+                    "filter: found nothing, wanted words such as state:failed, or ids; it would admit all jobs"
+                )
             jobs = self.jobs(which, limit=2**31)
         else:
-            jobs = (self.store.job(id_) for id_ in ([which] if isinstance(which, int) else which))
+            ids = [which] if isinstance(which, int) else which
+            jobs = (self.store.job(id_) if 0 < id_ < MAX_ID else None for id_ in ids)
         eligible = done = 0
         reasons: dict[str, int] = {}
         for job in jobs:
@@ -462,20 +476,24 @@ class Queue:
                 registry=self.registry,
                 tell=tell,
                 tend=self.reclaim_dead,
+                may_lease=lock.stands,
             )
         finally:
-            if owner is not None:
-                self.store.retire_owner(owner.uuid)
-                owner.leave()
-            lock.release()
+            try:
+                if owner is not None:
+                    self.store.reclaim(owner.uuid, died=False)
+            finally:  # whatever the database says, this process neither drains nor owns any more
+                if owner is not None:
+                    owner.leave()
+                lock.release()
 
     def drainer(self) -> Holder | None:
         """Who drains this queue now; None if nobody does."""
         return DrainLock(self.folder).holder()
 
-    def reclaim_dead(self) -> None:
+    def reclaim_dead(self) -> Reclaimed:
         """Take back what dead owners of this host held."""
-        reclaim_dead(self.store, self.folder, max_leases_lost=self.policy.max_leases_lost)
+        return reclaim_dead(self.store, self.folder, max_leases_lost=self.policy.max_leases_lost)
 
     def _left(self) -> dict[str, Any]:
         counts = self.counts()
@@ -528,13 +546,16 @@ def _defaults(given: Mapping[str, Any]) -> Defaults:
 
 
 def _request_id(one: Waitable) -> int:
-    return one.request_id if isinstance(one, Receipt) else one
+    id_ = one.request_id if isinstance(one, Receipt) else one
+    if not 0 < id_ < MAX_ID:
+        raise UsageError(f"no request {id_} in this queue")
+    return id_
 
 
 def _cursor(after: str | None) -> int:
     if after is None:
         return 0
-    if not after.isdecimal():
+    if not after.isdecimal() or int(after) >= MAX_ID:
         raise UsageError(f"cursor {after!r}: wanted the cursor of an event of this queue")
     return int(after)
 

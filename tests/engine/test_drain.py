@@ -354,7 +354,7 @@ def test_work_enqueued_while_a_daemon_waits_is_taken_up(mill: Mill) -> None:
 
 
 def test_ready_work_of_a_lane_that_left_the_policy_is_routed_anew(mill: Mill) -> None:
-    [job] = mill.ask("a", lane="gone")
+    [job] = mill.ask("a", next_lane="gone")
     assert mill.drain(free()).done == 1
     assert mill.state(job) == "done"
 

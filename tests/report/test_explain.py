@@ -90,7 +90,7 @@ def test_a_waiting_job_says_what_it_waits_for(scene: Scene) -> None:
     assert "a pause before it is tried again, until 2027-01-15T08:00:04.000Z (in 4 s)" in first(scene, 2)
     scene.clock.advance(5_000)
     assert "(due; the next lease takes it up)" in first(scene, 2)
-    [lease] = scene.store.lease(scene.worker, {"free": 1}, 1)
+    [lease] = scene.lease()
     scene.store.give(lease, Then("ask"))
     lines = told(scene, 2)
     assert lines[0] == "job 2 waits: the outcome of a call is unknown and your word is wanted: pay again, or not"

@@ -25,6 +25,7 @@ from millpond.rules.journey import (
     Facts,
     Give,
     Heard,
+    Instead,
     Listen,
     LookBack,
     Record,
@@ -116,7 +117,7 @@ def test_a_key_with_a_past_is_looked_back_on_first() -> None:
 
 
 def test_without_a_ledger_row_there_is_no_call() -> None:
-    assert drive(Admitted(), None) == [Admit("free"), Record("free")]
+    assert drive(Admitted(), Instead("held")) == [Admit("free"), Record("free")]
 
 
 def test_a_lane_that_closed_meanwhile_gets_its_job_back_without_a_row() -> None:
@@ -349,7 +350,7 @@ def answer_to(effect: Effect, data: st.DataObject) -> Any:
         case Admit():
             return data.draw(st.sampled_from([Admitted(), ParkUntil(None, "closed")]))
         case Record():
-            return data.draw(st.sampled_from([RECORDED, None]))
+            return data.draw(st.sampled_from([RECORDED, Instead("held"), Instead("answered")]))
         case Listen(for_ms=None):
             return heard(data.draw(ANSWERS))
         case Call() | Listen():

@@ -246,9 +246,16 @@ def test_a_wish_begins_the_order_there_or_is_all_of_it() -> None:
     assert lanes_for(Prompt("x"), "label", policy, "best") == ("best",)
 
 
-def test_a_wish_that_cannot_serve_is_no_wish() -> None:
-    assert lanes_for(Prompt("x"), "", POLICY, "gone") == ORDER
-    assert lanes_for(Command("mail", {}, "u"), "", POLICY, "paid") == ()
+def test_a_lane_asked_for_by_name_is_waited_for_even_if_it_is_gone_or_disabled() -> None:
+    off = replace(POLICY, lanes={**POLICY.lanes, "paid": replace(POLICY.lanes["paid"], enabled=False)})
+    assert lanes_for(Prompt("x"), "", POLICY, "gone") == ("gone",)
+    assert lanes_for(Prompt("x"), "", off, "paid")[0] != "free"
+
+
+def test_work_waits_for_a_disabled_lane_only_where_no_other_may_serve() -> None:
+    off = replace(POLICY, lanes={**POLICY.lanes, "free": replace(FREE, enabled=False)}, routing={"private": ("free",)})
+    assert lanes_for(Prompt("x"), "", off)[0] == "paid"
+    assert lanes_for(Prompt("x"), "private", off) == ("free",)
 
 
 def test_undecided_attempts_are_routed_as_the_policy_would_decide_them() -> None:

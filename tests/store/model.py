@@ -63,14 +63,19 @@ class Model:
         return next((job for job in self.jobs.values() if job.key == key and job.state in LIVE), None)
 
     def blocked(self, key: str) -> bool:
-        return any(t.key == key and (t.outcome is None or (t.undecided and t.listener)) for t in self.tries.values())
+        return any(t.key == key and self.speaks(t) for t in self.tries.values())
 
     def named(self, key: str) -> str | None:
         if job := self.live(key):
             return job.work
         if key in self.in_force:
             return self.tries[self.in_force[key]].work
-        return next((t.work for t in self.tries.values() if t.key == key and (t.outcome is None or t.undecided)), None)
+        return next((t.work for t in self.tries.values() if t.key == key and self.speaks(t)), None)
+
+    @staticmethod
+    def speaks(attempt: Try) -> bool:
+        """Whether evidence of it can still come: it is open, or its end is unknown and somebody listens."""
+        return attempt.outcome is None or (attempt.undecided and attempt.listener is not None)
 
     def wake(self, key: str) -> None:
         if (job := self.live(key)) and job.why == "held" and not self.blocked(key):
@@ -210,8 +215,7 @@ class Model:
 
     def retry(self, job_id: int) -> bool:
         job, live = self.jobs[job_id], self.live(self.jobs[job_id].key)
-        blockers = [t.work for t in self.tries.values()
-                    if t.key == job.key and (t.outcome is None or (t.undecided and t.listener))]  # fmt: skip
+        blockers = [t.work for t in self.tries.values() if t.key == job.key and self.speaks(t)]
         answer = self.in_force.get(job.key)
         works = {*blockers, *([live.work] if live else []), *([self.tries[answer].work] if answer else [])}
         if job.state not in ("failed", "cancelled") or not job.requests or works - {job.work}:
@@ -225,7 +229,12 @@ class Model:
             job.answer = answer
             return job.go("done")
         job.lost = 0
-        return job.go("waiting", "held") if blockers else job.go("ready")
+        if blockers:
+            return job.go("waiting", "held")
+        for attempt in self.tries.values():
+            if attempt.key == job.key and attempt.undecided:
+                attempt.resolution = "same"
+        return job.go("ready")
 
     def reclaim(self, owner: str) -> None:
         if owner in self.dead:

@@ -26,8 +26,8 @@ AFTER_FAILURE = st.sampled_from([
     (Then("fail", reason="refused: no"), ("failed", None, None)),
     (Then("ask"), ("waiting", "asked", None)),
 ])  # fmt: skip
-WORKS = st.sampled_from([("a", "a"), ("b", "b"), ("mine", "a"), ("mine", "b")])
-"""Key and work: two that are named by what they ask, and a caller's key for two different works."""
+WORKS = st.sampled_from([("a", "a"), ("a", "a"), ("mine", "a"), ("mine", "b")])
+"""Key and work: one that is named by what it asks, and a caller's key for two different works."""
 
 
 class Beside(RuleBasedStateMachine):
@@ -46,8 +46,8 @@ class Beside(RuleBasedStateMachine):
         self.folder.cleanup()
 
     def pick(self, data: st.DataObject, things: list[Any]) -> Any:
-        """One of them, newer ones likelier to be found first when a failure is shrunk."""
-        return things[-1 - data.draw(st.integers(0, len(things) - 1))]
+        """One of the newest few: old ones have had their turn."""
+        return things[-1 - data.draw(st.integers(0, min(len(things), 4) - 1))]
 
     # --- what callers do ----------------------------------------------------------------------------------------------
 
@@ -109,10 +109,21 @@ class Beside(RuleBasedStateMachine):
             assert lease.lease_no == self.model.jobs[lease.job_id].lease_no
         self.leases += leases
 
+    @rule(named=WORKS, fresh=st.booleans(), at=st.integers(0, 1))
+    def ask_and_call(self, named: tuple[str, str], fresh: bool, at: int) -> None:
+        """Three verbs in one rule, so that calls are in the air more often than chance would have them there."""
+        self.ask(named, fresh, 0, 0)
+        known = len(self.leases)
+        self.lease(at, 3)
+        for lease in self.leases[known:]:
+            self.send(lease)
+
     @precondition(lambda self: self.leases)
     @rule(data=st.data())
     def record(self, data: st.DataObject) -> None:
-        lease = self.pick(data, self.leases)
+        self.send(self.pick(data, self.leases))
+
+    def send(self, lease: Lease) -> None:
         if self.model.lost(lease.job_id, lease.lease_no, lease.owner):
             with self.scene.lease_lost():
                 self.scene.record(lease)
@@ -140,7 +151,12 @@ class Beside(RuleBasedStateMachine):
         self, data: st.DataObject, outcome: str, after: tuple[Then, tuple[str, str | None, int | None]], detached: bool
     ) -> None:
         uid, lease = self.pick(data, self.calls)
-        then, state = after
+        self.end(uid, lease, outcome, *after, detached=detached)
+
+    def end(
+        self, uid: str, lease: Lease, outcome: str, then: Then, state: tuple[str, str | None, int | None] | None, *,
+        detached: bool,
+    ) -> None:  # fmt: skip
         if outcome == "ok" or detached:
             then, state = ACCEPT, None
         elif outcome == "ambiguous":
@@ -150,6 +166,22 @@ class Beside(RuleBasedStateMachine):
         )  # fmt: skip
         expected = self.model.settle(uid, outcome, self.dated(state) if state else None, lease.lease_no)
         assert settled.accepted == expected
+
+    @precondition(lambda self: self.open_calls())
+    @rule(data=st.data(), at=st.integers(0, 1))
+    def lose_sight_and_call_again(self, data: st.DataObject, at: int) -> None:
+        """Two calls of one key, and both may answer yet: what all of this is about."""
+        uid, lease = self.pick(data, self.open_calls())
+        self.end(uid, lease, "ambiguous", Then("release"), None, detached=False)
+        self.store.resolve(uid, "same")
+        self.model.resolve(uid, "same")
+        known = len(self.leases)
+        self.lease(at, 3)
+        for again in self.leases[known:]:
+            self.send(again)
+
+    def open_calls(self) -> list[tuple[str, Lease]]:
+        return [(uid, lease) for uid, lease in self.calls if self.model.tries[uid].outcome is None]
 
     @precondition(lambda self: self.calls)
     @rule(data=st.data(), hold_ms=HOLD_MS)
@@ -206,7 +238,7 @@ class Beside(RuleBasedStateMachine):
 
     @invariant()
     def the_artifacts_in_force_are_the_same(self) -> None:
-        rows = self.store.db.read(lambda tx: tx.all("artifacts_in_force", keys=["a", "b", "mine"]))
+        rows = self.store.db.read(lambda tx: tx.all("artifacts_in_force", keys=["a", "mine"]))
         work_of = {row.idempotency_key: row.fingerprint for row in rows}
         assert work_of.keys() == self.model.in_force.keys()
 
@@ -217,5 +249,5 @@ class Beside(RuleBasedStateMachine):
 
 TestBesideAModel = Beside.TestCase
 TestBesideAModel.settings = settings(
-    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=120, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,16 +17,21 @@ from millpond.engine.tab import LaneTab, Tab
 from millpond.lanes.lane import Lane
 from millpond.report.summary import Reason, Summary
 from millpond.rules.admission import LaneLoad, room
+from millpond.rules.errors import MillpondError, QueueUnavailable
+from millpond.rules.journey import UNROUTED
 from millpond.rules.policy import Policy
 from millpond.rules.router import lanes_for, route_work
 from millpond.store import lease as leasing
+from millpond.store.reclaim import Reclaimed
 from millpond.store.store import LaneRow, Store
 
 POLL_MS = 100
 """How often other processes' writes are looked for while idle: one PRAGMA, no row is read until somebody committed."""
 
-UNROUTED = ""
-"""The lane of a job that was not routed yet."""
+UNROUTE_ROWS = 500
+"""Rows of a lane that the policy does not have, looked at in one go."""
+
+log = logging.getLogger("millpond.engine")
 
 TEND_MS = 1_000
 """How often a running drain looks after what others left behind."""
@@ -58,10 +64,15 @@ class Drainer:
         registry: Mapping[str, Any] | None = None,
         tell: Callable[[Happening], None] | None = None,
         boot_ms: Callable[[], int] = boot_ms,
-        tend: Callable[[], object] | None = None,
+        tend: Callable[[], Reclaimed] | None = None,
+        may_lease: Callable[[], bool] | None = None,
     ) -> None:
-        """`tend` is called on the store's thread every TEND_MS while the drain runs: reclaiming the dead, say."""
-        assert policy.lanes.keys() == lanes.keys(), "a drain's policy names just the lanes that it has"
+        """`policy` routes; `lanes` are those of it that this drain has, work for the others is left to wait for them.
+
+        `tend` is called on the store's thread every TEND_MS while the drain runs, to reclaim what the dead left.
+        `may_lease` False: the drain lock is no longer what others would find; it ends, and leases nothing more.
+        """
+        assert lanes.keys() <= policy.lanes.keys(), "a lane of this drain is not in its policy"
         self._store = store
         self._policy = policy
         self._lanes = lanes
@@ -71,6 +82,9 @@ class Drainer:
         self._tell = tell or _silence
         self._rng = rng or random.Random()
         self._tend = tend
+        self._may_lease = may_lease or (lambda: True)
+        self._serial = [name for name in lanes if policy.lanes[name].serial]
+        self._looked_at: dict[str, int] = {}
         self.tab = Tab({name: LaneTab() for name in lanes})
         self._closed: dict[str, LaneRow] = {}
         self._journeys: set[asyncio.Task[None]] = set()
@@ -106,9 +120,10 @@ class Drainer:
         cancelled = self._store.counts()["cancelled"]
         tending = asyncio.create_task(self._keep_tending())
         try:
-            while self._store.unroute(self._lanes):
-                pass  # each round is bounded; lanes that left the policy give their ready work back
             reason = await self._drain(until)
+        except Exception as problem:  # calls in flight still get their grace: their replies may be paid for
+            self._problem, reason = problem, "stopped"
+        try:
             await self._finish()
         finally:
             tending.cancel()
@@ -133,6 +148,11 @@ class Drainer:
                 return "stopped"
             if self._stops:
                 return "signal"
+            if not self._may_lease():
+                raise QueueUnavailable(
+                    "the drain lock was deleted or replaced under this drain, so another may drain beside it: "
+                    "nothing more is leased; leave the lock file alone and start again"
+                )
             if until.max_jobs is not None and self.tab.done + self.tab.failed >= until.max_jobs:
                 return "max_jobs"
             if await self._lease(until):
@@ -152,10 +172,14 @@ class Drainer:
         limit = sum(free.values())
         if until.max_jobs is not None:
             limit = min(limit, until.max_jobs - self.tab.done - self.tab.failed - self.tab.in_flight)
-        has_room = [name for name, slots in free.items() if slots and limit > 0]
-        if not await self._scribe.look(partial(self._has_work, has_room)):
+        has_room = {name for name, slots in free.items() if slots and limit > 0}
+        ready = set(await self._scribe.look(self._store.ready_lanes))
+        for lane in ready - self._lanes.keys() - {UNROUTED}:
+            ready |= await self._unroute(lane)
+        if not ready & {UNROUTED, *has_room} and not await self._scribe.look(self._is_due):
             return 0
-        leases = await self._scribe.write(
+        taken = self._boot_ms()
+        got = await self._scribe.write(
             partial(
                 leasing.lease,
                 owner=self._owner,
@@ -166,24 +190,35 @@ class Drainer:
                 fair_every=self._policy.fair_every,
                 route=partial(route_work, policy=self._policy),
                 registry=self._registry,
+                serial=self._serial,
             ),
             full=False,
         )
-        taken = self._boot_ms()
-        for lease in leases:
+        self.tab.failed += got.failed
+        for lease in got.leases:
             self.tab.lanes[lease.lane].in_flight += 1
             order = lanes_for(lease.work, lease.route, self._policy, lease.wished_lane)
             task = asyncio.create_task(self._performer.perform(lease, order, taken))
             self._journeys.add(task)
             task.add_done_callback(partial(self._journey_ended, lease.lane))
-        return len(leases)
+        return len(got.leases)
 
-    def _has_work(self, lanes: list[str]) -> bool:
-        """Whether a lease would wake, route or take anything: asked first, so that an idle drainer writes nothing."""
+    async def _unroute(self, lane: str) -> set[str]:
+        """Send work of a lane that this drain does not have back to be routed: what came since we last looked.
+
+        What no lane of this drain may serve comes back to where it was, and is not looked at a second time.
+        """
+        after = self._looked_at.get(lane, 0)
+        last = await self._scribe.write(
+            partial(leasing.unroute, lane=lane, after=after, limit=UNROUTE_ROWS), full=False
+        )
+        self._looked_at[lane] = last
+        return {UNROUTED} if last > after else set()
+
+    def _is_due(self) -> bool:
+        """Whether a waiting job's time has come: asked before a lease, so that an idle drainer writes nothing."""
         due = self._store.next_due_ms()
-        if due is not None and due <= self._store.now_ms():
-            return True
-        return any(self._store.any_ready(lane) for lane in (UNROUTED, *lanes))
+        return due is not None and due <= self._store.now_ms()
 
     def _is_over(self, until: Until) -> Reason | None:
         """Whether nothing is left that this drain should wait for."""
@@ -236,7 +271,12 @@ class Drainer:
     async def _keep_tending(self) -> None:
         while self._tend is not None:
             await asyncio.sleep(TEND_MS / 1000)
-            await self._scribe.look(self._tend)
+            try:
+                reclaimed = await self._scribe.look(self._tend)
+                self.tab.failed += reclaimed.failed
+                await self._scribe.look(partial(self._store.end_own_holds, self._owner))
+            except MillpondError as problem:  # busy or full just now: the next round is a second away
+                log.warning("could not look after what others left: %s", problem)
 
     def _journey_ended(self, lane: str, task: asyncio.Task[None]) -> None:
         self._journeys.discard(task)

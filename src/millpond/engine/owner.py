@@ -55,8 +55,14 @@ class Lock:
             if self._is_the_file(descriptor):
                 break
             os.close(descriptor)  # deleted between open and lock: our lock is on a file nobody else will find (O05)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, note.encode(), 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, note.encode(), 0)
+        except OSError as error:
+            os.close(descriptor)
+            raise QueueUnavailable(
+                f"cannot write the lock file {self.path}: {error.strerror}; free some space"
+            ) from error
         self._descriptor = descriptor
         return True
 

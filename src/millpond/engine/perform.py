@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -18,7 +18,18 @@ from millpond.rules import journey as steps
 from millpond.rules.admission import Admitted, LaneLoad, ParkUntil, admit
 from millpond.rules.errors import LeaseLost
 from millpond.rules.job import Lease
-from millpond.rules.journey import Closing, Effect, Facts, Heard, Recorded, Silence, journey, worst_bill
+from millpond.rules.journey import (
+    Closing,
+    Effect,
+    Ending,
+    Facts,
+    Heard,
+    Instead,
+    Recorded,
+    Silence,
+    journey,
+    worst_bill,
+)
 from millpond.rules.outcome import Evidence
 from millpond.rules.policy import Policy
 from millpond.store import ledger, settle
@@ -102,7 +113,7 @@ class _Flight:
         lane = self._.policy.lanes.get(effect.lane)  # None: it has left the policy, and its price with it
         worst = worst_bill(self.lease.work, lane, self._.store.now_ms()) if lane else None
         if effect.choice != "fail":
-            self._.tab.paid_again(worst)
+            self._.tab.paid_again(effect.uid, worst)
         await self._.scribe.write(
             partial(
                 settle.resolve,
@@ -125,7 +136,7 @@ class _Flight:
         )
         return admit(self._.policy.lane(effect.lane), load, self._.store.now_ms())
 
-    async def record(self, effect: steps.Record) -> Recorded | None:
+    async def record(self, effect: steps.Record) -> Recorded | Instead:
         lane = self._.policy.lane(effect.lane)
         recorded = await self._.scribe.write(
             partial(
@@ -137,8 +148,11 @@ class _Flight:
                 now_ms=self._.store.now_ms(),
             )
         )
-        if recorded is None:
-            self._.tell(Happening("held", self.lease.job_id, lane.name, "another call of its key is not decided"))
+        if isinstance(recorded, Instead):
+            self._.tab.done += recorded.by == "answered"
+            words = "by an answer in force" if recorded.by == "answered" else "another call of its key is not decided"
+            kind = "done" if recorded.by == "answered" else "held"
+            self._.tell(Happening(kind, self.lease.job_id, lane.name, words))
         return recorded
 
     async def call(self, effect: steps.Call) -> Heard | Silence:
@@ -151,6 +165,7 @@ class _Flight:
         call = LaneCall(
             uid=effect.uid,
             work=self.lease.work,
+            stored=self.lease.stored,
             idempotency_key=self.lease.idempotency_key,
             attempt_no=effect.attempt_no,
             deadline_ms=self._.store.now_ms() + lane.policy.deadlines.total_ms,
@@ -180,21 +195,45 @@ class _Flight:
         await self._.scribe.write(partial(settle.stop_listening, uid=effect.uid, now_ms=self._.store.now_ms()))
 
     async def settle(self, effect: steps.Settle) -> None:
-        ending = effect.ending
-        settled = await self._.scribe.write(
+        effect = replace(effect, ending=self._not_at_once(effect.lane, effect.ending))
+        try:
+            settled = await self._write_end(effect)
+        except (ValueError, TypeError, OverflowError, RecursionError) as problem:
+            # What the lane brought cannot be stored. The work was done, and nobody can have its answer: say just that.
+            words = f"its reply could not be stored: {type(problem).__name__}: {problem}"
+            heard = self._heard(Evidence(sent="yes", failure="exception", message=words))
+            effect = replace(effect, ending=steps.end(heard, self._.policy.lane(effect.lane), self._.policy))
+            effect = replace(effect, then=steps.Then("release", next_lane=steps.UNROUTED))
+            settled = await self._write_end(effect)
+        self._.tab.ended(effect.lane, effect.ending)
+        await self._count_refusals(effect.lane)
+        self._report(effect, settled)
+
+    async def _write_end(self, effect: steps.Settle) -> settle.Settled:
+        return await self._.scribe.write(
             partial(
                 settle.settle,
                 uid=effect.uid,
-                ending=ending,
+                ending=effect.ending,
                 then=effect.then,
                 lane=effect.lane,
                 job=None if self.detached else standing(self.lease),
                 now_ms=self._.store.now_ms(),
             )
         )
-        self._.tab.ended(effect.lane, ending)
-        await self._count_refusals(effect.lane)
-        self._report(effect, settled)
+
+    def _not_at_once(self, lane: str, ending: Ending) -> Ending:
+        """A lane that says "not now" again and again is asked less and less often, whatever it says of when."""
+        tab, policy = self._.tab.lanes[lane], self._.policy
+        if ending.outcome == "ok":
+            tab.saturations = 0
+        closing = ending.closing
+        if closing is None or closing.by != "saturated" or closing.until_ms is None:
+            return ending
+        floor = min(policy.saturated_floor_ms * 2 ** min(tab.saturations, 20), policy.saturated_default_ms)
+        tab.saturations += 1
+        until = max(closing.until_ms, self._.store.now_ms() + max(floor, policy.saturated_floor_ms))
+        return replace(ending, closing=replace(closing, until_ms=until))
 
     async def give(self, effect: steps.Give) -> None:
         given = await self._.scribe.write(
@@ -244,11 +283,11 @@ class _Flight:
         words = f"{ending.outcome}" + (f" ({classified.code})" if classified.code not in ("", ending.outcome) else "")
         self._.tell(Happening("ended", job_id, effect.lane, words))
         if settled.moved and ending.outcome == "ok":
-            self._.tab.answered(settled.requests, ending.cost)
+            self._.tab.answered(effect.uid, settled.requests, ending.cost)
             words = "answers 1 request" if settled.requests == 1 else f"answers {settled.requests} requests"
             self._.tell(Happening("done", settled.job_id, effect.lane, words))
-        elif ending.outcome == "ok":
-            self._.tab.paid_again(ending.cost)
+        elif ending.outcome == "ok" and not settled.accepted:
+            self._.tab.paid_again(effect.uid, ending.cost)
         elif effect.then.move == "fail" and settled.moved:
             self._failed(effect.lane, effect.then.reason or "")
         if ending.closing is not None:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from millpond.db.database import Database, Transaction
+from millpond.rules.errors import QueueBusy, QueueUnavailable
 
 T = TypeVar("T")
+Operation = Callable[[Transaction], Any]
+log = logging.getLogger("millpond.engine")
+
+PATIENCE_S = 120.0
+"""How long a write is tried again before the drain gives up. Each try waits busy_ms (10 s) for a lock by itself."""
+
+RETRY_S = 0.5
 
 
 class Scribe:
@@ -20,7 +30,7 @@ class Scribe:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="millpond-scribe")
-        self._waiting: list[tuple[Callable[[Transaction], Any], bool, asyncio.Future[Any]]] = []
+        self._waiting: list[tuple[Operation, bool, asyncio.Future[Any]]] = []
         self._pump: asyncio.Task[None] | None = None
 
     async def write(self, operation: Callable[[Transaction], T], *, full: bool = True) -> T:
@@ -40,15 +50,10 @@ class Scribe:
         self._thread.shutdown(wait=True)
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         while self._waiting:
             group, self._waiting = self._waiting, []
             full = any(full for _, full, _ in group)
-            results: list[Any]
-            try:
-                results = await loop.run_in_executor(self._thread, self._commit, [one for one, _, _ in group], full)
-            except Exception as problem:  # the whole group failed: every member learns of it
-                results = [problem] * len(group)
+            results = await self._commit([operation for operation, _, _ in group], full)
             for (_, _, done), result in zip(group, results, strict=True):
                 if done.cancelled():
                     continue
@@ -58,5 +63,28 @@ class Scribe:
                     done.set_result(result)
         self._pump = None
 
-    def _commit(self, operations: list[Callable[[Transaction], Any]], full: bool) -> list[Any]:
-        return self._db.write_all(operations, full=full)
+    async def _commit(self, operations: list[Operation], full: bool) -> list[Any]:
+        """One result an operation, or what it raised.
+
+        What others kept from being written, or the disk refused, is tried again for PATIENCE_S: nothing of it was
+        written, and it may be a reply that was paid for.
+        """
+        loop = asyncio.get_running_loop()
+        results: list[Any] = [None] * len(operations)
+        left = list(range(len(operations)))
+        give_up = loop.time() + PATIENCE_S
+        while left:
+            tried = [operations[at] for at in left]
+            got: list[Any]
+            try:
+                got = await loop.run_in_executor(self._thread, partial(self._db.write_all, tried, full=full))
+            except Exception as problem:  # none of them was run: every one learns of it
+                got = [problem] * len(left)
+            for at, result in zip(left, got, strict=True):
+                results[at] = result
+            left = [at for at in left if isinstance(results[at], QueueBusy | QueueUnavailable)]
+            if not left or loop.time() >= give_up:
+                break
+            log.warning("the store does not take writes yet, trying again: %s", results[left[0]])
+            await asyncio.sleep(RETRY_S)
+        return results

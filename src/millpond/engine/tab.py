@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
 
@@ -24,6 +25,8 @@ class LaneTab:
     unpriced: int = 0
     refusals: int = 0
     """Connections refused in a row."""
+    saturations: int = 0
+    """Closings for want of room since the last good reply."""
 
     def summary(self) -> LaneSummary:
         """The same as a frozen value."""
@@ -49,8 +52,8 @@ class Tab:
     skipped: int = 0
     saved: int = 0
     saved_usd: Decimal | None = Decimal(0)
-    twice: int = 0
-    twice_usd: Decimal | None = Decimal(0)
+    again: dict[str, Cost | None] = field(default_factory=dict[str, "Cost | None"])
+    """Attempts beyond the one that answered which may have been billed, with what they cost at most; None: unknown."""
 
     @property
     def in_flight(self) -> int:
@@ -72,20 +75,20 @@ class Tab:
         elif ending.outcome in ("ok", "unusable"):
             tab.unpriced += 1
 
-    def answered(self, requests: int, cost: Cost | None) -> None:
-        """A job became done; all its requests but the first were saved a call of their own."""
+    def answered(self, uid: str, requests: int, cost: Cost | None) -> None:
+        """A job became done by this attempt; all its requests but the first were saved a call of their own."""
         self.done += 1
+        self.again.pop(uid, None)  # if it was taken for lost before, its reply came all the same
         self.saved += max(requests - 1, 0)
         if requests > 1 and self.saved_usd is not None:
             self.saved_usd = self.saved_usd + cost.usd * (requests - 1) if cost is not None else None
 
-    def paid_again(self, cost: Cost | None) -> None:
+    def paid_again(self, uid: str, cost: Cost | None) -> None:
         """A call beyond the one that answers may have been billed. One that surely cost nothing is not counted."""
-        if cost is not None and cost.usd == 0:
-            return
-        self.twice += 1
-        if self.twice_usd is not None:
-            self.twice_usd = self.twice_usd + cost.usd if cost is not None else None
+        if cost is None or cost.usd:
+            self.again[uid] = cost
+        else:
+            self.again.pop(uid, None)
 
     def summary(self, reason: Reason, counts: dict[str, int], cancelled: int, next_due_ms: int | None) -> Summary:
         """The figures, with what the queue holds now."""
@@ -107,8 +110,18 @@ class Tab:
             unpriced=sum(lane.unpriced for lane in lanes.values()),
             saved_by_dedup=self.saved,
             saved_usd=self.saved_usd,
-            paid_twice=self.twice,
-            paid_twice_usd=self.twice_usd,
+            paid_twice=len(self.again),
+            paid_twice_usd=_sum(self.again.values()),
             by_lane=lanes,
             reason=reason,
         )
+
+
+def _sum(costs: Iterable[Cost | None]) -> Decimal | None:
+    """All of them, None as soon as one is unknown."""
+    total = Decimal(0)
+    for cost in costs:
+        if cost is None:
+            return None
+        total += cost.usd
+    return total

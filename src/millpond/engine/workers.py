@@ -15,7 +15,7 @@ from millpond.engine.reconcile import reclaim_dead
 from millpond.lanes.local import raised, returned
 from millpond.rules.errors import LeaseLost, UsageError
 from millpond.rules.job import Lease, Reply
-from millpond.rules.journey import ACCEPT, Heard, Then, end, verdict
+from millpond.rules.journey import ACCEPT, Heard, Recorded, Then, end, verdict
 from millpond.rules.outcome import Evidence
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.router import Step, lanes_for, next_lane, route_work
@@ -53,6 +53,7 @@ class Workers:
             fair_every=self._policy.fair_every,
             route=partial(route_work, policy=self._policy) if room else None,
             registry=self._registry,
+            serial=[lane.name for lane in self._policy.lanes.values() if lane.serial],
         )
 
     def record(self, lease: Lease, lane: str | None = None) -> str | None:
@@ -62,7 +63,7 @@ class Workers:
         """
         name = lane or lease.lane
         recorded = self._store.record(lease, uuid4().hex, name, self._lane(name).tier)
-        return recorded.uid if recorded is not None else None
+        return recorded.uid if isinstance(recorded, Recorded) else None
 
     def settle(self, lease: Lease, attempt: str, said: Any) -> bool:
         """End an attempt with what its call gave: a Reply, text, JSON-able data, or an exception.
@@ -102,10 +103,12 @@ class Workers:
     def leave(self) -> None:
         """Stop being an owner. What is still held under a lease is others' from here on."""
         with self._owning:
-            if self._owner is not None and self._owner.row.pid == os.getpid():
-                self._store.retire_owner(self._owner.uuid)
-                self._owner.leave()
-            self._owner = None
+            owner, self._owner = self._owner, None
+            if owner is not None and owner.row.pid == os.getpid():
+                try:
+                    self._store.reclaim(owner.uuid, died=False)
+                finally:
+                    owner.leave()
 
     def _own(self) -> str:
         with self._owning:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 
 from millpond.lanes.lane import Lane
-from millpond.rules.errors import MillpondError, MissingKey, SettingsError
+from millpond.rules.errors import MillpondError, MissingKey, SettingsError, UsageError
 from millpond.rules.policy import LanePolicy, Policy
 
 ENTRY_POINTS = "millpond.lanes"
@@ -22,7 +22,10 @@ def build_lanes(
     Raises UnknownLane, and what `build_lane` raises. Nothing is connected yet.
     """
     wanted = [policy.lane(name) for name in names] if names is not None else policy.lanes.values()
-    return {lane.name: build_lane(lane, environ=environ) for lane in wanted if names is not None or lane.enabled}
+    for lane in wanted if names is not None else ():
+        if not lane.enabled:
+            raise UsageError(f"lane {lane.name!r} is disabled; enable it in the settings, or name another")
+    return {lane.name: build_lane(lane, environ=environ) for lane in wanted if lane.enabled}
 
 
 def build_lane(policy: LanePolicy, *, environ: Mapping[str, str] | None = None) -> Lane:

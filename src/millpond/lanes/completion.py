@@ -243,8 +243,12 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
+MAX_COUNT = 2**63
+"""What a column of whole numbers holds; a larger number of tokens is no number of tokens."""
+
+
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if type(value) is int and 0 <= value < MAX_COUNT else None
 
 
 def _mapping(value: Any) -> Json:

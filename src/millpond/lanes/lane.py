@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from millpond.rules.job import Work
 from millpond.rules.outcome import Evidence
@@ -19,10 +19,13 @@ class Call:
     """
 
     uid: str
-    work: Work
+    work: Any
+    """The Prompt, or the registered model of a Command (the Command itself where nobody registered its type)."""
     idempotency_key: str
     attempt_no: int
     deadline_ms: int
+    stored: Work | None = None
+    """The work as it is stored: a Prompt or a Command."""
 
 
 @runtime_checkable

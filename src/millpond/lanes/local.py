@@ -120,7 +120,7 @@ class CallableLane:
             if _is_cancelled():
                 raise
             return raised(error, effects=self.policy.effects, secrets=self._secrets)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             return raised(error, effects=self.policy.effects, secrets=self._secrets)
         return returned(gave, call.work)
 
@@ -205,7 +205,7 @@ class CommandLane:
         try:
             async with asyncio.timeout(total_ms / 1000):
                 _, printed, complained = await asyncio.gather(
-                    _write(process, _input_of(call.work)), _read_output(process), _read_tail(process)
+                    _write(process, _input_of(call.stored or call.work)), _read_output(process), _read_tail(process)
                 )
                 status = await process.wait()
             is_over = True
@@ -288,6 +288,8 @@ def returned(value: Any, work: Any) -> Evidence:
         reply = Reply(text=value)
     else:
         reply = _reply_of(value)
+    if reply is not None:
+        reply = _sound(reply)
     if reply is None:
         found = "None" if value is None else type(value).__name__
         words = f"the callable returned {found}, wanted text, JSON-able data or a Reply"
@@ -312,6 +314,35 @@ def returned(value: Any, work: Any) -> Evidence:
         model=reply.model,
     )
 
+
+def _sound(reply: Reply) -> Reply | None:
+    """A handler's Reply with nothing in it that cannot be stored; None if its text is none."""
+    text: Any = reply.text
+    usage: Any = reply.usage
+    if not isinstance(text, str):
+        return None
+    if not isinstance(usage, Usage):
+        usage = Usage()
+    return dataclasses.replace(
+        reply,
+        finish_reason=_word(reply.finish_reason),
+        model=_word(reply.model),
+        request_id=_word(reply.request_id),
+        usage=dataclasses.replace(usage, tokens_in=_count(usage.tokens_in), tokens_out=_count(usage.tokens_out)),
+    )
+
+
+def _word(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else str(value)
+
+
+def _count(value: Any) -> int | None:
+    """A number of tokens; anything else is unknown, never guessed at."""
+    return value if type(value) is int and 0 <= value < MAX_COUNT else None
+
+
+MAX_COUNT = 2**63
+"""What a column of whole numbers holds."""
 
 _CALLS = ("tool_calls", "tool_use")
 """Finish reasons of a reply that calls tools, which stand in `raw`."""

@@ -224,7 +224,10 @@ def _next(job: Job, store: Store, policy: Policy) -> str:
     step = route_work(load_work(body), route, wish, past, policy)
     if isinstance(step, Exhausted):
         return f"it fails: {step.reason}"
-    return f"attempt {step.tries + 1} of {policy.lane(step.lane).max_attempts} on lane {step.lane}"
+    lane = policy.lanes.get(step.lane)
+    if lane is None or not lane.enabled:
+        return f"it waits for lane {step.lane}, which the settings {'do not have' if lane is None else 'turn off'}"
+    return f"attempt {step.tries + 1} of {lane.max_attempts} on lane {step.lane}"
 
 
 def _ordinal(n: int) -> str:

@@ -225,6 +225,7 @@ class Lease:
     job_id: int
     lease_no: int
     work: Any
+    """The Prompt, the registered model of a Command, or the Command itself where nobody registered its type."""
     idempotency_key: str
     attempt_no: int
     """The number that the next attempt of this job will bear, from 1."""
@@ -239,6 +240,8 @@ class Lease:
     """The lane that the caller or a person asked for; "" if none."""
     has_history: bool
     """Whether its key has attempts that routing must read, or the job itself has used up some of its lifetime's."""
+    stored: Work | None = None
+    """The work as it is stored: a Prompt or a Command."""
 
 
 @dataclass(frozen=True, slots=True)

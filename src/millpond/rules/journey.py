@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 from millpond.rules.admission import Admitted, ParkUntil
 from millpond.rules.identity import canonical
@@ -57,7 +57,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Write the ledger row, durably, under the fence. Answer: Recorded, or None if the job was moved instead."""
+    """Write the ledger row, durably, under the fence. Answer: Recorded, or Instead."""
 
     lane: str
 
@@ -132,6 +132,13 @@ class Recorded:
 
     uid: str
     attempt_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """No row was written and nothing may be sent: the job was answered by an artifact, or is held."""
+
+    by: Literal["answered", "held"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +233,8 @@ def journey(lease: Lease, policy: Policy, order: Sequence[str]) -> Generator[Eff
     if isinstance(admission, ParkUntil):
         yield Give(Then("release"))  # the closed lane keeps it; no row is written again until the lane opens
         return
-    recorded: Recorded | None = yield Record(step.lane)
-    if recorded is None:
+    recorded: Recorded | Instead = yield Record(step.lane)
+    if isinstance(recorded, Instead):
         return
     yield from _call(lease, policy, order, tried, step, recorded)
 
@@ -278,6 +285,9 @@ def bill(outcome: Outcome, evidence: Evidence, lane: LanePolicy, now_ms: int) ->
         return cost(usage, lane.price, model=model, base_url=lane.base_url, when_ms=now_ms)
     if outcome == "ambiguous":
         return None
+    if evidence.usage is not None and (evidence.usage.tokens_in or evidence.usage.tokens_out):
+        return cost(evidence.usage, lane.price, model=evidence.model or lane.model or None, base_url=lane.base_url,
+                    when_ms=now_ms)  # fmt: skip  # a refusal that says what it used is a refusal that is billed
     return Cost(Decimal(0), "refused")
 
 
@@ -298,7 +308,8 @@ WORKED: frozenset[Outcome] = frozenset({"ok", "unusable"})
 
 def _closing(classified: Classified, heard: Heard, lane: LanePolicy, policy: Policy) -> Closing | None:
     """What the lane itself does; "count" is left to the drainer, which sees the calls of a lane in a row."""
-    why = f"{classified.code}: {classified.message}".strip(": ")
+    message = classified.message.removeprefix(f"{classified.code}: ")
+    why = f"{classified.code}: {message}".strip(": ")
     if classified.lane_close == "until":
         delay = classified.delay_ms if classified.delay_ms is not None else policy.saturated_default_ms
         jitter = int(

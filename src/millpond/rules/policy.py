@@ -128,6 +128,9 @@ class Policy:
     backoff: Backoff = Backoff()
     saturated_default_ms: int = 5_000
     """How long a saturated lane stays closed when it does not say."""
+    saturated_floor_ms: int = 100
+    """The least that a saturated lane stays closed, doubled for each further closing in a row up to the default above:
+    a `Retry-After: 0` must not become a loop of calls."""
     saturated_cap_ms: int = 3_600_000
     """No Retry-After closes a lane for longer than this (O32)."""
     max_attempts_per_job: int = 12
@@ -176,12 +179,14 @@ class Policy:
         return self.lanes[lane].after_hold if lane in self.lanes else "pin"
 
     def order_for(self, route: str) -> tuple[str, ...]:
-        """The names of the enabled lanes that may serve an intent or command type, in order of preference."""
-        return tuple(name for name in self.routing.get(route, tuple(self.lanes)) if self.lane(name).enabled)
+        """The names of the lanes that may serve an intent or command type, in order of preference, enabled or not."""
+        return self.routing.get(route, tuple(self.lanes))
 
     def check(self) -> None:
         """Refuse a policy that cannot be carried out: routes to unknown lanes, widths and attempts below 1."""
         for route, names in self.routing.items():
+            if len(set(names)) < len(names):
+                raise SettingsError(f"routing.{route}: found {', '.join(names)}, wanted each lane once")
             for name in names:
                 if name not in self.lanes:
                     known = ", ".join(self.lanes) or "none"

@@ -72,11 +72,13 @@ def lanes_for(work: Any, route: str, policy: Policy, wish: str = "") -> tuple[st
     `route` is its intent or command type. A model that the caller named admits only lanes offering it; schema, tools
     and images only lanes that take them. A command goes to code (`callable`, `python`, `command`), never to a model.
     `wish` is a lane asked for by name: the order begins there, or is that lane alone where routing does not have it.
+    Lanes that are disabled, or that this policy does not have, are waited for only where no other may serve.
     """
-    order = tuple(name for name in policy.order_for(route) if _can(policy.lanes[name], work))
-    if wish in order:
-        return order[order.index(wish) :]
-    return (wish,) if wish in policy.lanes and _can(policy.lanes[wish], work) else order
+    able = [name for name in policy.order_for(route) if name not in policy.lanes or _can(policy.lanes[name], work)]
+    if wish:
+        able = able[able.index(wish) :] if wish in able else [wish]
+    present = tuple(name for name in able if name in policy.lanes and policy.lanes[name].enabled)
+    return present or tuple(able)
 
 
 def _can(lane: LanePolicy, work: Any) -> bool:
@@ -110,7 +112,7 @@ def next_lane(history: Sequence[Tried], policy: Policy, order: Sequence[str], st
             continue
         if order.index(one.lane) > at:
             at, tries = order.index(one.lane), 0
-        lane = policy.lane(one.lane)
+        lane = policy.lanes.get(one.lane) or LanePolicy(one.lane)
         pinned = one.outcome in lane.pin_on and (one.outcome != "ambiguous" or one.resolution == "pin")
         if one.outcome == "unusable":
             continue

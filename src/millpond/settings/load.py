@@ -36,6 +36,7 @@ DEFAULT = "default"
 NOT_READ_YET = (
     "caps", "spill", "alerts", "tz", "spend",
     "rpm", "tpm", "daily_requests", "daily_tokens", "reset_tz", "recall", "settling_s",
+    "context_tokens", "can_detach",
 )  # fmt: skip
 """Keys that are checked and kept, and that nothing reads yet. A limit that does not limit must be said aloud."""
 

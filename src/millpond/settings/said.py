@@ -153,7 +153,7 @@ class _Reader:
 
     def scalar(self, node: yaml.ScalarNode) -> Any:
         try:
-            return cast("Any", self.loader.construct_object(node))  # pyright: ignore[reportUnknownMemberType]
+            return self.loader.construct_object(node)  # pyright: ignore[reportUnknownMemberType]
         except ValueError:  # 2026-13-45 looks like a date and is none
             return node.value
 

@@ -17,6 +17,9 @@ from typing import Any, cast
 from millpond.rules.errors import Undeliverable
 from millpond.rules.job import Command, Image, Prompt, Reply, Usage, Work
 
+UNSTORABLE = (ValueError, TypeError, RecursionError)
+"""What `json.dumps` raises for what it cannot write."""
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -67,7 +70,7 @@ def rehydrate(work: Work, registry: Mapping[str, Any] | None) -> Any:
     try:
         # As JSON, since a strict model takes the text of a date or the list of a set from JSON only.
         return model.model_validate_json(dump(dict(work.payload)))
-    except ValueError as problem:  # pydantic's ValidationError is one
+    except Exception as problem:  # a validator of theirs may raise anything; one bad command must not stop the others
         raise Undeliverable(f"command {work.type!r} no longer validates: {_first_line(problem)}") from problem
 
 
@@ -98,15 +101,26 @@ def dump_reply(reply: Reply) -> str:
         "request_id": reply.request_id,
         "raw": reply.raw,
     }
-    return dump_seen({name: value for name, value in parts.items() if value is not None})
+    kept = {name: value for name, value in parts.items() if value is not None}
+    try:
+        return dump(kept)
+    except UNSTORABLE:  # only what a handler made up can be so; each part is kept as well as JSON can
+        return "{" + ",".join(f"{dump(name)}:{dump_seen(value)}" for name, value in kept.items()) + "}"
 
 
 def dump_seen(value: Any) -> str:
-    """What a provider sent, as `dump` writes it; NaN and Infinity in it are kept as the words that Python writes."""
+    """What was brought from outside, as `dump` writes it, or else as near to it as JSON comes.
+
+    NaN and Infinity are kept as the words that Python writes; what JSON does not have, as Python shows it.
+    """
     try:
         return dump(value)
-    except ValueError:
-        return json.dumps(value, separators=(",", ":"))
+    except UNSTORABLE:
+        pass
+    try:
+        return json.dumps(value, separators=(",", ":"), default=repr)
+    except UNSTORABLE:  # a circle, keys that are no text, nesting past the stack
+        return json.dumps(repr(value))
 
 
 def storable(text: str | None) -> str | None:
@@ -138,10 +152,11 @@ def _load_image(stored: dict[str, str]) -> Image:
     return Image(base64.b64decode(stored["data"]), stored["media_type"])
 
 
-def _first_line(problem: ValueError) -> str:
-    errors = getattr(problem, "errors", None)
-    if errors is None:
-        return str(problem).splitlines()[0]
-    first = errors()[0]
+def _first_line(problem: Exception) -> str:
+    from pydantic import ValidationError  # loaded already by the model that refused
+
+    if not isinstance(problem, ValidationError):
+        return f"{type(problem).__name__}: {next(iter(str(problem).splitlines()), '')}".rstrip(": ")
+    first = problem.errors()[0]
     where = ".".join(str(part) for part in first["loc"]) or "payload"
     return f"{where}: {first['msg']}"

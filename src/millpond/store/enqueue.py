@@ -171,8 +171,8 @@ def _look_up(tx: Transaction, asked: Sequence[Asked], now_ms: int) -> dict[str, 
         )
     for row in tx.all("open_or_undecided", keys=wanted):
         key = found[row.idempotency_key]
-        key.fingerprint = key.fingerprint or row.fingerprint
         if is_blocking(row, now_ms):
+            key.fingerprint = key.fingerprint or row.fingerprint
             key.blocked.append(row)
     return found
 

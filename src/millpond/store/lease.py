@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from millpond.db.database import Transaction
@@ -21,6 +22,15 @@ ROUTE_CHUNK_ROWS = 256
 Route = Callable[[Work, str, str, Past], Step | Exhausted]
 """Work, its route (intent or command type), the lane wished for, the key's past -> the lane of its next attempt."""
 
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a lease took, and how many jobs it failed because no lane can serve them."""
+
+    leases: list[Lease]
+    failed: int = 0
+
+
 GRANTED = "granted"
 """The tally's name for leases granted in all, by which one in `fair_every` goes by age."""
 
@@ -36,7 +46,8 @@ def lease(
     fair_every: int,
     route: Route | None = None,
     registry: Mapping[str, Any] | None = None,
-) -> list[Lease]:
+    serial: Collection[str] = (),
+) -> Taken:
     """Lease up to `limit` jobs, at most `room[lane]` of each lane, in the order of rank; lease_no grows by one.
 
     Lanes that are closed are read in the same transaction and given nothing: a saturated lane costs no row writes.
@@ -45,20 +56,21 @@ def lease(
     if tx.one("owner_lives", owner=owner) is None:
         raise LeaseLost(f"owner {owner} was declared dead; it leases nothing more under this name")
     wake_due(tx, now_ms, wake_rows)
-    if route is not None:
-        route_new(tx, route, now_ms)
+    failed = route_new(tx, route, now_ms) if route is not None else 0
     closed = {row.lane for row in tx.all("lane_states") if row.closed_until_ms is None or row.closed_until_ms > now_ms}
     open_room = {lane: slots for lane, slots in room.items() if slots > 0 and lane not in closed}
+    for lane in open_room.keys() & set(serial):  # one at a time across processes: others' leases count
+        open_room[lane] = min(open_room[lane], max(1 - tx.all("in_flight", lane=lane)[0].n, 0))
     chosen = _choose(tx, open_room, limit, fair_every)
     if not chosen:
-        return []
+        return Taken([], failed)
     ids = [row.id for row in chosen]
     tx.all("lease_jobs", ids=ids, owner=owner, from_state="ready", to_state=advance("ready", "lease"))
     tx.count("ready", -len(chosen))
     tx.count("leased", +len(chosen))
     tx.count(GRANTED, +len(chosen))
     note_many(tx, now_ms, "lease", [row.id for row in chosen], {"owner": owner})
-    return _hydrate(tx, chosen, ids, owner, now_ms, registry)
+    return Taken(_hydrate(tx, chosen, ids, owner, now_ms, registry), failed)
 
 
 def wake_due(tx: Transaction, now_ms: int, limit: int) -> int:
@@ -68,12 +80,16 @@ def wake_due(tx: Transaction, now_ms: int, limit: int) -> int:
         if job.wait_reason == "held" and (blocked := blocking(tx, job.idempotency_key, now_ms)):
             tx.all("postpone_held", job_id=job.id, not_before_ms=hold_end_ms(blocked))
         else:
-            woken += move(tx, job, "wake", now_ms, next_lane="" if job.wait_reason == "held" else None)
+            woken += move(tx, job, "wake", now_ms, next_lane="")  # its history, or the policy, may have changed
     return woken
 
 
-def route_new(tx: Transaction, route: Route, now_ms: int) -> None:
-    """Give jobs without a lane their next one, a bounded chunk at a time; what no lane can serve any more fails."""
+def route_new(tx: Transaction, route: Route, now_ms: int) -> int:
+    """Give jobs without a lane their next one, a bounded chunk at a time; what no lane can serve any more fails.
+
+    Returns how many failed.
+    """
+    failed = 0
     rows = tx.all("unrouted_jobs", limit=ROUTE_CHUNK_ROWS)
     last = _last_attempts(tx, rows)
     for row in rows:
@@ -83,20 +99,30 @@ def route_new(tx: Transaction, route: Route, now_ms: int) -> None:
         if isinstance(step, Step):
             tx.all("route_job", id=row.id, lane=step.lane)
         else:
-            move(tx, row, "fail", now_ms, reason=step.reason, by="policy")
+            failed += move(tx, row, "fail", now_ms, reason=step.reason, by="policy")
+    return failed
 
 
-def unroute(tx: Transaction, lanes: Mapping[str, Any], limit: int) -> int:
-    """Send ready work of lanes the policy no longer has back to be routed: how many rows, at most `limit`."""
-    sent, after = 0, ""
-    while sent < limit:
-        row = tx.one("ready_lane_after", lane=after)
-        if row is None or row.lane is None:
-            break
+def unroute(tx: Transaction, lane: str, after: int, limit: int) -> int:
+    """Send ready work of a lane that the policy does not have back to be routed; work that asked for it waits on.
+
+    Looks at `limit` rows with an id above `after`; returns the last id looked at, or `after` if there was none.
+    """
+    rows = tx.all("ready_after", lane=lane, after=after, limit=limit)
+    foreign = [row.id for row in rows if row.wished_lane != lane]
+    if foreign:
+        tx.all("unroute_jobs", ids=foreign)
+    return rows[-1].id if rows else after
+
+
+def ready_lanes(tx: Transaction) -> list[str]:
+    """The lanes that have ready work, `''` for work to be routed: one step into the index for each."""
+    found: list[str] = [""] if tx.one("any_ready", lane="") else []
+    after = ""
+    while (row := tx.one("ready_lane_after", lane=after)) is not None and row.lane is not None:
+        found.append(row.lane)
         after = row.lane
-        if after not in lanes:
-            sent += len(tx.all("unroute_lane", lane=after, limit=limit - sent))
-    return sent
+    return found
 
 
 def _choose(tx: Transaction, room: Mapping[str, int], limit: int, fair_every: int) -> list[Any]:
@@ -142,7 +168,8 @@ def _hydrate(
     leases: list[Lease] = []
     for row in chosen:
         try:
-            work = rehydrate(load_work(bodies[row.id]), registry)
+            stored = load_work(bodies[row.id])
+            work = rehydrate(stored, registry)
         except Undeliverable as problem:
             move(tx, Standing(row.id, row.lease_no + 1), "shelve", now_ms, reason=f"undeliverable: {problem}")
             continue
@@ -151,6 +178,7 @@ def _hydrate(
                 job_id=row.id,
                 lease_no=row.lease_no + 1,
                 work=work,
+                stored=stored,
                 idempotency_key=row.idempotency_key,
                 attempt_no=row.attempts_made + 1,
                 due_ms=None if row.due_ms == FAR_FUTURE_MS else row.due_ms,
@@ -171,4 +199,4 @@ def _last_attempts(tx: Transaction, rows: list[Any]) -> dict[str, int]:
     if not rows:
         return {}
     keys = [row.idempotency_key for row in rows]
-    return {row.idempotency_key: row.seq for row in tx.all("keys_with_history", keys=keys)}
+    return {row.idempotency_key: row.seq or 0 for row in tx.all("keys_with_history", keys=keys)}

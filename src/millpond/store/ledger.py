@@ -9,20 +9,20 @@ from typing import Any
 from millpond.db.database import Transaction
 from millpond.rules.errors import LeaseLost
 from millpond.rules.job import Attempt, Lease
-from millpond.rules.journey import Facts, Recorded
+from millpond.rules.journey import Facts, Instead, Recorded
 from millpond.rules.price import from_micro
 from millpond.rules.router import Past, Tried, Undecided
 from millpond.store.holds import blocking, hold_end_ms
 from millpond.store.moves import move, note
 
 HISTORY_ROWS = 256
-"""Attempts of a key that routing reads. The lifetime cap of a job stands far below."""
+"""Counted attempts of a key that routing reads, the newest. The lifetime cap of a job stands far below."""
 
 
-def record(tx: Transaction, lease: Lease, *, uid: str, lane: str, tier: str, now_ms: int) -> Recorded | None:
+def record(tx: Transaction, lease: Lease, *, uid: str, lane: str, tier: str, now_ms: int) -> Recorded | Instead:
     """Write the row of an attempt that is about to leave, under the fence.
 
-    None: nothing may be sent, and the job was moved instead. It is done where its key has an artifact in force (not
+    Instead: nothing may be sent, and the job was moved. It is done where its key has an artifact in force (not
     billed), held where another attempt of the key is open or may still bring evidence. Raises LeaseLost if the job is
     no longer held under this lease, or its owner was declared dead.
     """
@@ -31,11 +31,11 @@ def record(tx: Transaction, lease: Lease, *, uid: str, lane: str, tier: str, now
         raise LeaseLost(lost(lease))
     if job.artifact_id is not None:
         move(tx, job, "answer", now_ms, artifact_id=job.artifact_id, by="artifact")
-        return None
+        return Instead("answered")
     blocked = blocking(tx, job.idempotency_key, now_ms)
     if blocked:
         move(tx, job, "hold", now_ms, not_before_ms=hold_end_ms(blocked))
-        return None
+        return Instead("held")
     tx.all(
         "insert_attempt",
         uid=uid,
@@ -64,16 +64,13 @@ def look_back(tx: Transaction, lease: Lease) -> Facts:
 
 
 def read_past(tx: Transaction, key: str, floor_seq: int) -> Past:
-    """The attempts of a key after a floor, oldest first: those that are decided, and those that are not."""
+    """The attempts of a key after a floor, oldest first: those that count for routing, and those not yet decided."""
     rows = tx.all("history", idempotency_key=key, floor_seq=floor_seq, limit=HISTORY_ROWS)
-    open_ended = [row for row in rows if row.outcome == "ambiguous" and row.resolution is None]
     return Past(
-        tried=tuple(
-            Tried(row.lane, row.outcome, row.resolution, row.code or "")
-            for row in rows
-            if row.outcome is not None and row not in open_ended
+        tried=tuple(Tried(row.lane, row.outcome, row.resolution, row.code or "") for row in reversed(rows)),
+        undecided=tuple(
+            Undecided(row.uid, row.lane) for row in tx.all("undecided", idempotency_key=key, floor_seq=floor_seq)
         ),
-        undecided=tuple(Undecided(row.uid, row.lane) for row in open_ended),
     )
 
 

@@ -102,4 +102,5 @@ def retry(tx: Transaction, job_id: int, *, granted: int, lane: str | None, now_m
     tx.all("renew_budget", job_id=job_id, granted=granted, floor_seq=floor, wished_lane=lane)
     if blocked:
         return Done(move(tx, job, "retry_held", now_ms, not_before_ms=hold_end_ms(blocked), next_lane=""))
+    tx.all("decide_undecided", idempotency_key=job.idempotency_key)
     return Done(move(tx, job, "retry", now_ms, next_lane=""))

@@ -39,8 +39,10 @@ def living_owners(tx: Transaction) -> list[OwnerRow]:
     return [OwnerRow(**row._asdict()) for row in tx.all("living_owners")]
 
 
-def reclaim(tx: Transaction, owner: str, *, max_leases_lost: int, now_ms: int) -> Reclaimed:
+def reclaim(tx: Transaction, owner: str, *, max_leases_lost: int, died: bool = True, now_ms: int) -> Reclaimed:
     """Declare an owner dead and take back all it held, in one transaction; a second time does nothing.
+
+    An owner that leaves by itself (`died` False) gives back the same way, and no lost lease is counted for that.
 
     Every open attempt of the owner becomes ambiguous, whatever its job's state; what it listened to is listened to no
     more, and no lane can be asked yet, so those holds are over. A leased job without an open attempt had sent nothing:
@@ -60,23 +62,31 @@ def reclaim(tx: Transaction, owner: str, *, max_leases_lost: int, now_ms: int) -
     for job in tx.all("leased_by", owner=owner):
         blocked = blocking(tx, job.idempotency_key, now_ms)
         if blocked:
-            move(tx, job, "hold", now_ms, not_before_ms=hold_end_ms(blocked), lease_lost=job.id not in sent)
+            counted = died and job.id not in sent
+            move(tx, job, "hold", now_ms, not_before_ms=hold_end_ms(blocked), lease_lost=counted)
         elif job.id in sent:
             move(tx, job, "release", now_ms, next_lane="")
-        elif job.leases_lost + 1 >= max_leases_lost:
-            died = job.leases_lost + 1
-            move(tx, job, "fail", now_ms, reason=f"leases_lost: worker died {died} times", by="policy", lease_lost=True)
+        elif died and job.leases_lost + 1 >= max_leases_lost:
+            times = job.leases_lost + 1
+            move(
+                tx, job, "fail", now_ms, reason=f"leases_lost: worker died {times} times", by="policy", lease_lost=True
+            )
             counts = Reclaimed(counts.released, counts.ambiguous, counts.failed + 1)
         else:
-            move(tx, job, "release", now_ms, lease_lost=True, data={"owner_died": owner})
+            move(tx, job, "release", now_ms, lease_lost=died, data={"owner": owner})
             counts = Reclaimed(counts.released + 1, counts.ambiguous, counts.failed)
     for attempt in (*opened, *listened):
         wake_key(tx, attempt.idempotency_key, now_ms)
     return counts
 
 
-def retire_owner(tx: Transaction, owner: str) -> bool:
-    """A leaving owner that holds nothing strikes its own row; one that still holds something stays for reclaim."""
-    if tx.one("owner_busy", owner=owner) is not None:
-        return False
-    return tx.one("bury_owner", owner=owner) is not None
+def end_own_holds(tx: Transaction, owner: str, now_ms: int) -> int:
+    """An owner ends its holds that have run out while their calls go on; their replies are still received.
+
+    Returns how many.
+    """
+    over = tx.all("holds_run_out", owner=owner, now_ms=now_ms)
+    for attempt in over:
+        tx.all("stop_listening", uid=attempt.uid, listener=owner, hold_until_ms=now_ms)
+        wake_key(tx, attempt.idempotency_key, now_ms)
+    return len(over)

@@ -122,17 +122,25 @@ FROM job WHERE state = 'ready' AND next_lane = :lane ORDER BY id LIMIT :limit
 SELECT job_id, body FROM payload WHERE job_id IN {list ids}
 
 -- name: keys_with_history
-SELECT idempotency_key, max(seq) AS seq FROM attempt WHERE idempotency_key IN {list keys} GROUP BY idempotency_key
+-- One step into the index for each key, however many attempts it has.
+SELECT k.value AS idempotency_key, (SELECT max(t.seq) FROM attempt t WHERE t.idempotency_key = k.value) AS seq
+FROM {list keys} k
 
 -- name: ready_lane_after
 -- A loose walk over the ready index: one step for each lane that has ready work, however much.
 SELECT min(next_lane) AS lane FROM job WHERE state = 'ready' AND next_lane > :lane
 
--- name: unroute_lane
--- Ready work of a lane that the policy no longer has is routed again, in bounded chunks.
-UPDATE job SET next_lane = '' WHERE id IN
-  (SELECT id FROM job WHERE state = 'ready' AND next_lane = :lane ORDER BY id LIMIT :limit)
-RETURNING id
+-- name: ready_after
+-- Ready work of a lane that the policy does not have, a bounded chunk at a time.
+SELECT id, wished_lane FROM job WHERE state = 'ready' AND next_lane = :lane AND id > :after ORDER BY id LIMIT :limit
+
+-- name: unroute_jobs
+UPDATE job SET next_lane = '' WHERE id IN {list ids}
+
+-- name: in_flight
+-- What a serial lane carries, in whichever process: leased jobs, and calls that are still listened to.
+SELECT (SELECT count(*) FROM job WHERE state = 'leased' AND next_lane = :lane)
+  + (SELECT count(*) FROM attempt WHERE listener IS NOT NULL AND lane = :lane) AS n
 
 -- name: any_ready
 SELECT 1 AS one FROM job WHERE state = 'ready' AND next_lane = :lane LIMIT 1
@@ -150,7 +158,7 @@ SELECT created_ms FROM job WHERE state = 'ready' AND next_lane = :lane ORDER BY 
 SELECT j.id, j.state, j.lease_no, j.idempotency_key, j.fingerprint, j.requests,
   (SELECT a.id FROM artifact a WHERE a.idempotency_key = j.idempotency_key AND a.retired_ms IS NULL) AS artifact_id,
   (SELECT 1 FROM owner o WHERE o.uuid = :owner AND o.dead = 0) AS owner_lives,
-  (SELECT coalesce(max(t.attempt_no), 0) + 1 FROM attempt t WHERE t.job_id = j.id) AS attempt_no
+  coalesce((SELECT t.attempt_no FROM attempt t WHERE t.job_id = j.id ORDER BY t.seq DESC LIMIT 1), 0) + 1 AS attempt_no
 FROM job j WHERE j.id = :job_id AND j.state = 'leased' AND j.lease_no = :lease_no
 
 -- name: insert_attempt
@@ -162,8 +170,16 @@ RETURNING seq
 UPDATE job SET attempts_made = attempts_made + 1 WHERE id = :job_id
 
 -- name: history
-SELECT uid, seq, lane, outcome, resolution, code, listener, hold_until_ms FROM attempt
-WHERE idempotency_key = :idempotency_key AND seq > :floor_seq ORDER BY seq LIMIT :limit
+-- The newest ones, without those that use up no attempt: a lane that said "not now" a thousand times is no history.
+SELECT lane, outcome, resolution, code FROM attempt
+WHERE idempotency_key = :idempotency_key AND seq > :floor_seq
+  AND outcome NOT IN ('ok', 'saturated', 'lane_down') AND (outcome <> 'ambiguous' OR resolution IS NOT NULL)
+ORDER BY seq DESC LIMIT :limit
+
+-- name: undecided
+SELECT uid, lane FROM attempt
+WHERE idempotency_key = :idempotency_key AND outcome = 'ambiguous' AND resolution IS NULL AND seq > :floor_seq
+ORDER BY seq
 
 -- name: routing_facts
 SELECT floor_seq, attempts_made, attempts_granted FROM job WHERE id = :job_id
@@ -256,11 +272,8 @@ SELECT uid, job_id, idempotency_key, lane FROM attempt WHERE owner = :owner AND 
 -- name: listened_by
 SELECT uid, job_id, idempotency_key, lane, hold_until_ms FROM attempt WHERE listener = :owner ORDER BY seq
 
--- name: owner_busy
-SELECT 1 AS one FROM job WHERE state = 'leased' AND lease_owner = :owner
-UNION ALL SELECT 1 FROM attempt WHERE owner = :owner AND outcome IS NULL
-UNION ALL SELECT 1 FROM attempt WHERE listener = :owner
-LIMIT 1
+-- name: holds_run_out
+SELECT uid, idempotency_key FROM attempt WHERE listener = :owner AND hold_until_ms <= :now_ms ORDER BY seq
 
 -- ----------------------------------------------------------------------------------------------- what persons do
 
@@ -288,6 +301,11 @@ UPDATE request SET job_id = :to_job, disposition = 'joined' WHERE job_id = :from
 
 -- name: set_requests
 UPDATE job SET requests = :requests WHERE id = :job_id
+
+-- name: decide_undecided
+-- A person who asks again has decided: what is still unknown may be paid for a second time, at an unknown cost.
+UPDATE attempt SET resolution = 'same', listener = NULL, posted = 0
+WHERE idempotency_key = :idempotency_key AND outcome = 'ambiguous' AND resolution IS NULL
 
 -- name: renew_budget
 UPDATE job SET attempts_granted = attempts_granted + :granted, leases_lost = 0, floor_seq = :floor_seq,

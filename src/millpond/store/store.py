@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from millpond.db.statements import load
 from millpond.rules.errors import KeyConflict, LeaseLost
 from millpond.rules.filters import Term
 from millpond.rules.job import Attempt, Event, Job, Lease, OwnerRow, Receipt, Result, Submission
-from millpond.rules.journey import Closing, Ending, Facts, Recorded, Then
+from millpond.rules.journey import Closing, Ending, Facts, Instead, Recorded, Then
 from millpond.rules.price import Cost
 from millpond.rules.router import Past
 from millpond.store import bodies, ledger, looking, persons, settle
@@ -33,6 +33,9 @@ PAGE_ROWS = 500
 
 COUNT_LIMIT = 10_000
 """Where counting rows for a look stops: a look must not cost what the backlog costs."""
+
+QUEUE_UUID = "queue_uuid"
+"""Names this queue for good, wherever its file is moved."""
 
 RESOURCES = "millpond.store"
 
@@ -72,7 +75,8 @@ class Store:
     def __init__(self, db: Database, now_ms: Callable[[], int]) -> None:
         self.db = db
         self.now_ms = now_ms
-        db.write(partial(_name_queue, value=uuid4().hex), full=False)
+        if db.read(lambda tx: tx.one("meta", name=QUEUE_UUID)) is None:  # looking at a queue needs no write lock
+            db.write(lambda tx: tx.all("set_meta_once", name=QUEUE_UUID, value=uuid4().hex), full=False)
 
     def close(self) -> None:
         """Close the database's connections. May be called twice."""
@@ -127,6 +131,7 @@ class Store:
         fair_every: int = 0,
         route: leasing.Route | None = None,
         registry: Mapping[str, Any] | None = None,
+        serial: Collection[str] = (),
     ) -> list[Lease]:
         """Lease what ranks first: `limit` in all, `room[lane]` of a lane. Raises LeaseLost for a dead owner."""
         return self.db.write(
@@ -140,20 +145,25 @@ class Store:
                 fair_every=fair_every,
                 route=route,
                 registry=registry,
+                serial=serial,
             ),
             full=False,
-        )
+        ).leases
 
-    def unroute(self, lanes: Mapping[str, Any], limit: int = PAGE_ROWS) -> int:
-        """Send ready work of lanes that the policy no longer has back to be routed; at most `limit` rows."""
-        return self.db.write(partial(leasing.unroute, lanes=lanes, limit=limit), full=False)
+    def unroute(self, lane: str, after: int = 0, limit: int = PAGE_ROWS) -> int:
+        """Send ready work of a lane that the policy does not have back to be routed; see `lease.unroute`."""
+        return self.db.write(partial(leasing.unroute, lane=lane, after=after, limit=limit), full=False)
+
+    def ready_lanes(self) -> list[str]:
+        """The lanes that have ready work, `''` for work to be routed."""
+        return self.db.read(leasing.ready_lanes)
 
     def look_back(self, lease: Lease) -> Facts:
         """What was tried for a lease's key."""
         return self.db.read(partial(ledger.look_back, lease=lease))
 
-    def record(self, lease: Lease, uid: str, lane: str, tier: str = "free") -> Recorded | None:
-        """Write the ledger row before the call. None: the job was answered or held instead. Raises LeaseLost."""
+    def record(self, lease: Lease, uid: str, lane: str, tier: str = "free") -> Recorded | Instead:
+        """Write the ledger row before the call. Instead: send nothing, the job was moved. Raises LeaseLost."""
         return self.db.write(partial(ledger.record, lease=lease, uid=uid, lane=lane, tier=tier, now_ms=self.now_ms()))
 
     def settle(self, uid: str, ending: Ending, then: Then, *, lane: str, lease: Lease | None) -> Settled:
@@ -207,15 +217,19 @@ class Store:
         """Owners that nobody has declared dead."""
         return self.db.read(owners.living_owners)
 
-    def reclaim(self, owner: str, *, max_leases_lost: int = 10) -> Reclaimed:
-        """Declare an owner dead and take back what it held; a second time does nothing."""
+    def reclaim(self, owner: str, *, max_leases_lost: int = 10, died: bool = True) -> Reclaimed:
+        """Take back what an owner held, and declare it dead; a second time does nothing.
+
+        `died` False: it leaves by itself, so no lost lease is counted.
+        """
+        now_ms = self.now_ms()
         return self.db.write(
-            partial(owners.reclaim, owner=owner, max_leases_lost=max_leases_lost, now_ms=self.now_ms())
+            partial(owners.reclaim, owner=owner, max_leases_lost=max_leases_lost, died=died, now_ms=now_ms)
         )
 
-    def retire_owner(self, owner: str) -> bool:
-        """Strike the row of an owner that leaves and holds nothing."""
-        return self.db.write(partial(owners.retire_owner, owner=owner), full=False)
+    def end_own_holds(self, owner: str) -> int:
+        """End the holds of an owner's calls that have run out; the calls themselves go on. Returns how many."""
+        return self.db.write(partial(owners.end_own_holds, owner=owner, now_ms=self.now_ms()))
 
     # --- persons ----------------------------------------------------------------------------------------------------
 
@@ -435,7 +449,3 @@ def _receipt(answer: Receipt | KeyConflict) -> Receipt:
     if isinstance(answer, KeyConflict):
         raise answer
     return answer
-
-
-def _name_queue(tx: Transaction, value: str) -> None:
-    tx.all("set_meta_once", name="queue_uuid", value=value)

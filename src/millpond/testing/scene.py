@@ -11,7 +11,7 @@ from typing import Any
 
 from millpond.rules.errors import KeyConflict, LeaseLost
 from millpond.rules.job import Attempt, Job, Lease, Prompt, Receipt, Reply, Usage
-from millpond.rules.journey import ACCEPT, Closing, Ending, Then
+from millpond.rules.journey import ACCEPT, Closing, Ending, Recorded, Then
 from millpond.rules.outcome import classify
 from millpond.rules.price import Cost
 from millpond.rules.router import Past, Step
@@ -84,7 +84,7 @@ class Scene:
         """Write the ledger row; its uid, or None where the job was moved instead."""
         self._uids += 1
         uid = f"attempt-{self._uids}"
-        return uid if self.store.record(lease, uid, lane) is not None else None
+        return uid if isinstance(self.store.record(lease, uid, lane), Recorded) else None
 
     def send(self, lease: Lease, lane: str = "free") -> str:
         """Record an attempt that must be allowed."""
@@ -202,7 +202,7 @@ def asked(key: str = "k", *, work: str | None = None, **wishes: Any) -> Asked:
         "body": dump_work(Prompt(task)),
     }
     made = Asked(**(plain | wishes))
-    return dataclasses.replace(made, next_lane=made.lane)
+    return dataclasses.replace(made, next_lane=made.next_lane or made.lane)
 
 
 def at_position(one: Asked, position: int) -> Asked:

@@ -15,6 +15,7 @@ import click
 
 from millpond.faces.cli import terminal
 from millpond.faces.cli.given import Given, pass_given, shared
+from millpond.faces.cli.signals import exit_code_of
 from millpond.rules.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ def demo(ctx: click.Context, given: Given, seed: int) -> None:
     """
     from millpond.engine.drain import Until
     from millpond.faces.cli.drain import run, tell_summary
-    from millpond.lanes.given import choose_lanes
 
     home = _home(given)
     with ExitStack() as stack:
@@ -60,16 +60,15 @@ def demo(ctx: click.Context, given: Given, seed: int) -> None:
         receipts = queue.enqueue_many(_questions(seed), submission="demo", source="demo")
         new = sum(receipt.disposition == "new" for receipt in receipts)
         terminal.warn(f"enqueued {len(receipts)} requests: {new} new, {len(receipts) - new} joined")
-        policy, lanes = choose_lanes(policy, None)
-        summary, signal = run(queue, policy, lanes, Until(until_empty=True), as_json=given.json)
+        summary, signals = run(queue, policy, None, Until(until_empty=True), as_json=given.json)
         rows = sum(1 for _ in queue.ledger())
         seen = free.accepted() + paid.accepted()
         counts = queue.counts()
     tell_summary(Given(home=str(home), json=given.json), summary) if given.json else terminal.say(summary.in_words())
     same = "the same" if rows == seen else "NOT THE SAME: please report it"
     terminal.warn(f"the ledger has {rows} rows, the lanes counted {seen} requests: {same}")
-    if signal:
-        ctx.exit(128 + signal)
+    if signals:
+        ctx.exit(exit_code_of(signals[0]))
     if not given.json:
         at = Given(home=str(home))
         ahead = ("status", "results demo -o answers.csv", f"explain {_worth_explaining(home, policy)}")

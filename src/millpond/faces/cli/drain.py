@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,13 +11,13 @@ import click
 
 from millpond.faces.cli import terminal
 from millpond.faces.cli.given import Given, pass_given, shared
-from millpond.faces.cli.signals import exit_code_of, hear
+from millpond.faces.cli.signals import exit_code_of, hear, leave_now
 from millpond.rules.errors import LockHeld, UsageError
 
 if TYPE_CHECKING:
     from millpond.engine.drain import Drainer, Until
     from millpond.faces.cli.progress import Progress
-    from millpond.lanes.lane import Lane
+    from millpond.lanes.given import Lanes
     from millpond.queue import Queue
     from millpond.report.summary import Summary
     from millpond.rules.policy import Policy
@@ -29,7 +28,9 @@ if TYPE_CHECKING:
 @click.option("--daemon", is_flag=True, help="Wait for work for ever.")
 @click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="End after so many jobs.")
 @click.option("--lanes", metavar="A,B", help="Only these lanes.")
-@click.option("--grace", type=click.FloatRange(0), metavar="S", help="How long a signal waits for calls in flight.")
+@click.option(
+    "--grace", type=click.FloatRange(0, 86_400), metavar="S", help="How long a signal waits for calls in flight."
+)
 @shared()
 @pass_given
 @click.pass_context
@@ -57,25 +58,27 @@ def drain(
     policy = given.settings.policy
     if grace is not None:
         policy = replace(policy, grace_ms=int(grace * 1000))
-    policy, built = choose_lanes(policy, names)  # what cannot be drained with is refused before a home is made
+    choose_lanes(policy, names)  # what cannot be drained with is refused before a home is made
     if given.settings.unread:
         terminal.warn(f"not read by this version, and without effect: {', '.join(given.settings.unread)}")
     with given.open() as queue:
         until = Until(until_empty=until_empty, daemon=daemon, max_jobs=max_jobs)
         try:
-            summary, signal = run(queue, policy, built, until, as_json=given.json)
+            summary, signals = run(queue, policy, names, until, as_json=given.json)
         except LockHeld as held:
             if given.json:
                 terminal.say_json(_refused(queue, held), indent=2)
             raise
     tell_summary(given, summary)
-    ctx.exit(exit_code_of(signal) if signal else 0)
+    if len(signals) > 1:  # a handler's thread that cannot be stopped must not keep us until it returns
+        leave_now(exit_code_of(signals[0]))
+    ctx.exit(exit_code_of(signals[0]) if signals else 0)
 
 
 def run(
-    queue: Queue, policy: Policy, lanes: Mapping[str, Lane], until: Until, *, as_json: bool = False
-) -> tuple[Summary, int]:
-    """Drain with progress: a live screen on a terminal, else one line an event. Returns the signal that ended it, or 0.
+    queue: Queue, policy: Policy, lanes: Lanes, until: Until, *, as_json: bool = False
+) -> tuple[Summary, list[int]]:
+    """Drain with progress: a live screen on a terminal, else one line an event. Returns the signals that came, too.
 
     Raises LockHeld.
     """
@@ -86,7 +89,7 @@ def run(
         return asyncio.run(_run(drainer, until, progress, f"{queue.home}  pid {os.getpid()}"))
 
 
-async def _run(drainer: Drainer, until: Until, progress: Progress, title: str) -> tuple[Summary, int]:
+async def _run(drainer: Drainer, until: Until, progress: Progress, title: str) -> tuple[Summary, list[int]]:
     caught: list[int] = []
 
     def on_signal(number: int) -> None:
@@ -100,7 +103,7 @@ async def _run(drainer: Drainer, until: Until, progress: Progress, title: str) -
     hear(on_signal)  # before the first line is shown: whoever reads it may send a signal
     with progress.of(drainer, title):
         summary = await drainer.run(until)
-    return summary, caught[0] if caught else 0
+    return summary, caught
 
 
 def tell_summary(given: Given, summary: Summary) -> None:

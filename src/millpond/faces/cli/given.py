@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from millpond.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
+ID = click.IntRange(1, 2**63 - 1)
+"""An id of the queue: what a column of whole numbers holds."""
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.faces.cli import terminal
-from millpond.faces.cli.given import Given, pass_given, shared
+from millpond.faces.cli.given import ID, Given, pass_given, shared
 from millpond.rules.times import age_words, show_ms
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _row(job: Job, now_ms: int) -> tuple[str, ...]:
 
 
 @click.command()
-@click.argument("job_id", metavar="ID", type=int)
+@click.argument("job_id", metavar="ID", type=ID)
 @shared()
 @pass_given
 def show(given: Given, job_id: int) -> None:
@@ -107,7 +107,7 @@ def _answer(result: Result) -> str:
 
 
 @click.command()
-@click.argument("job_id", metavar="ID", type=int)
+@click.argument("job_id", metavar="ID", type=ID)
 @shared()
 @pass_given
 def explain(given: Given, job_id: int) -> None:

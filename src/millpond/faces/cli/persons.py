@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.faces.cli import terminal
-from millpond.faces.cli.given import Given, pass_given, shared
+from millpond.faces.cli.given import ID, Given, pass_given, shared
 from millpond.rules.errors import UsageError
 
 if TYPE_CHECKING:
     from millpond.rules.job import BulkReport
 
-IDS = click.argument("ids", metavar="[ID]...", type=int, nargs=-1)
+IDS = click.argument("ids", metavar="[ID]...", type=ID, nargs=-1)
 FILTER = click.option("--filter", "filter_words", metavar="FILTER", help="Instead of ids: which jobs; see jobs --help.")
 YES = click.option("--yes", is_flag=True, help="Do it to more than one job that the filter admits.")
 

@@ -91,7 +91,7 @@ class Progress:
         bar.add_column(ratio=1)
         bar.add_column()
         bar.add_row(ProgressBar(total=max(total, 1), completed=settled), f"{settled:,}/{total:,}")
-        twice = f"paid twice {tab.twice:,}"
+        twice = f"paid twice {len(tab.again):,}"
         saved = f"saved by dedup {tab.saved:,} ({usd(tab.saved_usd)})"
         closed = self._queue.store.closed_lanes()
         table = Table(box=None, pad_edge=False, header_style="bold")

@@ -218,14 +218,17 @@ def work_that_no_lane_can_serve_fails_with_the_reason(scene: Scene) -> None:
 
 def work_of_lanes_that_the_policy_no_longer_has_is_routed_again(scene: Scene) -> None:
     for at in range(3):
-        scene.ask(f"g{at}", lane="gone")
+        scene.ask(f"g{at}", next_lane="gone", lane="")
         scene.ask(f"f{at}", lane="free")
-    assert scene.store.unroute({"free": None}, limit=2) == 2
-    assert scene.store.unroute({"free": None}, limit=2) == 1
-    assert scene.store.unroute({"free": None}, limit=2) == 0
+    waits = scene.ask("w", lane="gone").job_id
+    assert scene.store.ready_lanes() == ["free", "gone"]
+    last = scene.store.unroute("gone", 0, limit=2)
+    assert scene.store.ready_lanes() == ["", "free", "gone"]
+    assert scene.store.unroute("gone", last, limit=10) == waits
+    assert scene.store.unroute("gone", waits) == waits
+    assert scene.job(waits).next_lane == "gone", "its caller asked for this lane by name: it waits for it"
     assert [lease.idempotency_key for lease in scene.lease(9, route=None)] == ["f0", "f1", "f2"]
-    assert scene.store.any_ready("")
-    assert not scene.store.any_ready("gone")
+    assert scene.store.ready_lanes() == ["", "gone"]
 
 
 def a_dead_owner_leases_nothing(scene: Scene) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millpond.rules.journey import Then
-from millpond.testing.scene import RELEASE, Scene
+from millpond.testing.scene import Scene
 
 
 def what_was_leased_and_not_sent_is_ready_again(scene: Scene) -> None:
@@ -110,18 +110,36 @@ def a_reclaimed_job_behind_anothers_call_is_held_and_its_lost_lease_counted(scen
     assert scene.state(second) == "done"
 
 
-def an_owner_that_holds_nothing_may_leave(scene: Scene) -> None:
-    lease, uid = scene.in_flight("k")
-    assert not scene.store.retire_owner(scene.worker), "its call is in the air"
-    scene.store.detach(uid, lease, 1_000)
-    assert not scene.store.retire_owner(scene.worker), "it still listens"
-    scene.settle(uid, "retryable")
-    lease = scene.take(lease.job_id)
-    assert not scene.store.retire_owner(scene.worker), "it holds a lease"
-    scene.store.give(lease, RELEASE)
-    assert scene.store.retire_owner(scene.worker)
+def an_owner_that_leaves_gives_back_what_it_holds_and_no_lost_lease_is_counted(scene: Scene) -> None:
+    untouched = scene.take(scene.ask("a").job_id)
+    sent, uid = scene.in_flight("b")
+    scene.store.reclaim(scene.worker, died=False, max_leases_lost=1)
+    assert (scene.state(untouched.job_id), scene.job(untouched.job_id).leases_lost) == ("ready", 0)
+    assert (scene.state(sent.job_id), scene.attempt(uid).outcome) == ("ready", "ambiguous")
     assert scene.store.living_owners() == []
-    assert not scene.store.retire_owner(scene.worker)
+
+
+def an_owner_ends_its_holds_that_have_run_out_and_still_hears_the_late_reply(scene: Scene) -> None:
+    lease, uid = scene.in_flight("k")
+    scene.store.cancel(lease.job_id, hold_ms=1_000)
+    again = scene.ask("k").job_id
+    scene.clock.advance(999)
+    assert (scene.store.end_own_holds(scene.worker), scene.state(again)) == (0, "waiting/held")
+    scene.clock.advance(1)
+    assert (scene.store.end_own_holds(scene.worker), scene.state(again)) == (1, "ready")
+    scene.settle(uid, "late")
+    assert (scene.state(again), scene.attempt(uid).resolution) == ("done", "late")
+
+
+def a_serial_lane_counts_what_other_workers_hold(scene: Scene) -> None:
+    other = scene.owner("other")
+    first, uid = scene.in_flight("a")
+    scene.ask("b")
+    assert scene.lease(owner=other, serial=["free"]) == []
+    scene.store.detach(uid, first, 60_000)
+    assert scene.lease(owner=other, serial=["free"]) == [], "its call is still listened to"
+    scene.settle(uid, "late")
+    assert len(scene.lease(owner=other, serial=["free"])) == 1
 
 
 def o09_the_work_of_a_worker_that_died_ends_all_the_same(scene: Scene) -> None:
