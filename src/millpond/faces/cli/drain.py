@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--until-empty", is_flag=True, help="Wait for everything that the clock can bring: pauses, holds.")
 @click.option("--daemon", is_flag=True, help="Wait for work for ever.")
 @click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="End after so many jobs.")
-@click.option("--lanes", metavar="A,B", help="Only these lanes.")
+@click.option("--lanes", metavar="A,B", help="Only these lanes; work that only others may serve waits for them.")
 @click.option(
     "--grace", type=click.FloatRange(0, 86_400), metavar="S", help="How long a signal waits for calls in flight."
 )
