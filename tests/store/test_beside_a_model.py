@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -247,7 +248,20 @@ class Beside(RuleBasedStateMachine):
         check_promises(self.store)
 
 
-TestBesideAModel = Beside.TestCase
-TestBesideAModel.settings = settings(
-    max_examples=120, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+def at_length(max_examples: int, steps: int) -> settings:
+    return settings(
+        max_examples=max_examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+
+
+class TestBesideAModel(Beside.TestCase):
+    settings = at_length(150, 40)
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(1_800)
+class TestBesideAModelAtLength(Beside.TestCase):
+    settings = at_length(2_000, 80)
