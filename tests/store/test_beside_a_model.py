@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from model import MAX_LEASES_LOST, Job, Model
 
+from millpond.rules.effects import ACCEPT, Then
 from millpond.rules.errors import KeyConflict, LeaseLost
 from millpond.rules.job import Lease
-from millpond.rules.journey import ACCEPT, Then
 from millpond.store.store import Store, open_sqlite
 from millpond.testing.promises import check_promises
 from millpond.testing.scene import Scene, ending
