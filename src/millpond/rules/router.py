@@ -109,7 +109,8 @@ def next_lane(history: Sequence[Tried], policy: Policy, order: Sequence[str], st
         if one.outcome == "unusable":
             unusable += 1
             if one.code == NO_BLIND_RETRY or unusable >= policy.max_unusable_per_job:
-                return Exhausted(f"{one.code or one.outcome}: {unusable} paid reply not usable, none reused")
+                replies = "reply" if unusable == 1 else "replies"
+                return Exhausted(f"{one.code or one.outcome}: {unusable} {replies} not usable, none reused")
         if one.lane not in order or order.index(one.lane) < at or one.outcome in NOT_COUNTED or _is_ours(one, policy):
             continue
         if order.index(one.lane) > at:
