@@ -16,12 +16,14 @@ import click
 
 from millpond.faces.cli import terminal
 from millpond.faces.cli.given import Given, pass_given, shared
-from millpond.rules.errors import QueueUnavailable
+from millpond.rules.errors import QueueUnavailable, UsageError
 
 if TYPE_CHECKING:
+    from millpond.queue import Queue
     from millpond.rules.job import Result
 
 FORMATS = ("jsonl", "csv")
+SUFFIXES = {"": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
 
 
 @click.command()
@@ -41,7 +43,7 @@ def results(
 
     Tokens and cost stand only on the request that paid. In CSV the carried columns stand first, under their own names.
     """
-    kind = format_ or ("csv" if output is not None and output.suffix.lower() == ".csv" else "jsonl")
+    kind = format_ or _format_of(output)
     with given.look() as queue:
         which = int(submission) if submission is not None and submission.isdecimal() else submission
         found = queue.results(which, failed=failed, since=since)
@@ -53,11 +55,36 @@ def results(
             with _whole(output) as file:
                 n = write(found, file)
             terminal.warn(f"wrote {n:,} {'result' if n == 1 else 'results'} to {output}")
+            if lacks := _lacks(queue, which, failed=failed, is_since=since is not None):
+                terminal.warn(f"not in it: {', '.join(lacks)}")
         if n == 0:
             left = queue.counts()
             pending = sum(left[state] for state in ("waiting", "ready", "leased", "offloaded"))
             hint = f"; {pending:,} jobs are pending: {given.command('drain')}" if pending else ""
             terminal.warn(f"no results{hint}")
+
+
+def _format_of(output: Path | None) -> str:
+    """The format that a file's name says; without a suffix it is jsonl. Raises UsageError for any other suffix."""
+    suffix = output.suffix.lower() if output is not None else ""
+    if suffix not in SUFFIXES:
+        raise UsageError(f"{output}: unknown suffix {suffix!r}; wanted {' '.join(filter(None, SUFFIXES))}, or --format")
+    return SUFFIXES[suffix]
+
+
+def _lacks(queue: Queue, which: int | str | None, *, failed: bool, is_since: bool) -> list[str]:
+    """What was asked for and is not in the file, and how to get it: requests of a submission, else jobs."""
+    if which is None:
+        counts = queue.counts()
+        pending = sum(counts[state] for state in ("waiting", "ready", "leased", "offloaded"))
+    else:
+        one = queue.submission(which)
+        counts, pending = {"done": one.done, "failed": one.failed, "cancelled": one.cancelled}, one.pending
+    if is_since:  # what settled before is left out on purpose
+        counts = dict.fromkeys(counts, 0)
+    parts = [(counts["done"], "done (without --failed)")] if failed else [(counts["failed"], "failed (--failed)")]
+    parts += [(counts["cancelled"], "cancelled"), (pending, "pending")]
+    return [f"{n:,} {what}" for n, what in parts if n]
 
 
 def _write_jsonl(found: Iterable[Result], file: IO[str]) -> int:
