@@ -349,16 +349,28 @@ class Queue:
                 return False
             time.sleep(WAIT_POLL_S if deadline is None else max(min(WAIT_POLL_S, deadline - time.monotonic()), 0))
 
-    def _pending(self, what: Any) -> Any:
+    def _pending(self, what: Any) -> Callable[[], object]:
+        """Something to ask whether any of these still waits."""
         if isinstance(what, Submission | str):
-            name = what.id if isinstance(what, Submission) else what
-            return lambda: self.submission(name).pending
+            return self._pending_in(what.id if isinstance(what, Submission) else self.submission(what).id)
         ids = [_request_id(one) for one in ([what] if isinstance(what, Receipt | int) else what)]
 
         def left() -> int:
             while ids and self.result(ids[-1]) is not None:  # up to the first that is not answered: one look is enough
                 ids.pop()
             return len(ids)
+
+        return left
+
+    def _pending_in(self, submission_id: int) -> Callable[[], bool]:
+        """Whether a submission still waits: looked at from its first unanswered request on, each read about once."""
+        cursor = -1
+
+        def left() -> bool:
+            nonlocal cursor
+            position = self.store.first_pending(submission_id, cursor)
+            cursor = cursor if position is None else position - 1
+            return position is not None
 
         return left
 
