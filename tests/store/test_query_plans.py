@@ -40,6 +40,7 @@ HOT = {
     "jobs_before": ["j USING INTEGER PRIMARY KEY (rowid<?)"],
     "results_after": ["r USING INTEGER PRIMARY KEY (rowid>?)"],
     "results_of_submission_after": ["request_position (submission_id=? AND position>?)"],
+    "answered_of_submission_after": ["request_position (submission_id=? AND position>?)"],
     "events_after": ["event USING INTEGER PRIMARY KEY (rowid>?)"],
     "attempts_after": ["attempt USING INTEGER PRIMARY KEY (rowid>?)"],
     "rank_before": [

@@ -136,7 +136,7 @@ def request_body(policy: LanePolicy, prompt: Prompt) -> dict[str, Any]:
             raise CannotAsk("unfit", "unfit_tools", f"lane {policy.name!r} does not support tools")
         body["tools"] = list(prompt.tools)
     if prompt.schema is not None:
-        body["response_format"] = _response_format(policy, prompt.schema)
+        body["response_format"] = _response_format(policy, prompt.schema, body.get("response_format"))
     if policy.streams:
         body = {"stream_options": {"include_usage": True}} | body | {"stream": True}
     else:
@@ -204,12 +204,19 @@ def _cap_output(body: dict[str, Any], policy: LanePolicy) -> None:
         body[name] = min(asked, cap) if isinstance(asked, int) and asked > 0 else cap
 
 
-def _response_format(policy: LanePolicy, schema: Mapping[str, Any]) -> dict[str, Any]:
+def _response_format(policy: LanePolicy, schema: Mapping[str, Any], said: Any) -> dict[str, Any]:
+    """The schema as the API takes it. `said` may hold the words around it: its name, strictness, description."""
     if wrong := refuse_schema(schema):
         raise CannotAsk("permanent", "bad_schema", f"schema: {wrong}")
     if not policy.supports_schema:
         raise CannotAsk("unfit", "unfit_schema", f"lane {policy.name!r} does not support an output schema")
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": is_strict(schema)}}
+    around: Any = cast(Mapping[str, Any], said).get("json_schema") if isinstance(said, Mapping) else None
+    if not isinstance(around, Mapping):
+        around = {"strict": is_strict(schema)}  # a caller who says the words leaves strictness to the API's default
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", **cast(Mapping[str, Any], around), "schema": schema},
+    }
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:
