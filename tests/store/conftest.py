@@ -11,7 +11,6 @@ import pytest
 pytest.register_assert_rewrite("millpond.testing")  # the suite's plain assertions then say what they found
 
 from millpond.store.store import Store, open_sqlite  # noqa: E402
-from millpond.testing.clock import FakeClock  # noqa: E402
 from millpond.testing.scene import MakeStore, Scene  # noqa: E402
 
 
@@ -28,11 +27,6 @@ def scene(make_sqlite: MakeStore) -> Iterator[Scene]:
     scene = Scene(make_sqlite)
     yield scene
     scene.store.close()
-
-
-@pytest.fixture
-def clock(scene: Scene) -> FakeClock:
-    return scene.clock
 
 
 @pytest.fixture

@@ -6,14 +6,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from model import MAX_LEASES_LOST, Job, Model
 
+from millpond.rules.effects import ACCEPT, Then
 from millpond.rules.errors import KeyConflict, LeaseLost
 from millpond.rules.job import Lease
-from millpond.rules.journey import ACCEPT, Then
 from millpond.store.store import Store, open_sqlite
 from millpond.testing.promises import check_promises
 from millpond.testing.scene import Scene, ending
@@ -247,7 +248,20 @@ class Beside(RuleBasedStateMachine):
         check_promises(self.store)
 
 
-TestBesideAModel = Beside.TestCase
-TestBesideAModel.settings = settings(
-    max_examples=120, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+def at_length(max_examples: int, steps: int) -> settings:
+    return settings(
+        max_examples=max_examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+
+
+class TestBesideAModel(Beside.TestCase):
+    settings = at_length(150, 40)
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(1_800)
+class TestBesideAModelAtLength(Beside.TestCase):
+    settings = at_length(2_000, 80)

@@ -10,8 +10,8 @@ import apsw
 import pytest
 from population import fill, fill_answers
 
+from millpond.rules.admission import Closing
 from millpond.rules.job import Reply
-from millpond.rules.journey import Closing
 from millpond.store.store import Store, open_sqlite
 from millpond.testing.scene import Scene, asked
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import apsw
 import pytest
 
+from millpond.rules.effects import Then
 from millpond.rules.job import Reply, Usage
-from millpond.rules.journey import Then
 from millpond.testing.scene import RELEASE, Scene
 
 TOKENS_AND_CROSSINGS = """
