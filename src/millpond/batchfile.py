@@ -57,7 +57,8 @@ def _completion(one: Answered, reply: Reply) -> dict[str, Any]:
         "model": reply.model or one.model or one.lane or "",
     }
     said = {name: value for name, value in body.items() if value is not None or name not in essentials}
-    message: dict[str, Any] = {"role": "assistant", **first["message"]}
+    said_there: dict[str, Any] = first["message"]
+    message: dict[str, Any] = {"role": "assistant", **said_there}
     return {**essentials, **said, "choices": [{"index": 0, **first, "message": message}, *choices[1:]]}
 
 

@@ -115,7 +115,7 @@ def a_submission_is_read_whole_with_its_replies(scene: Scene) -> None:
     for lease in scene.lease(3):
         match lease.idempotency_key:
             case "done":
-                raw = {"id": "chatcmpl-1", "choices": []}
+                raw = {"id": "chatcmpl-1", "model": "m"}
                 uid = scene.send(lease)
                 scene.settle(uid, Reply("blue", model="m", raw=raw), lease=lease)
             case "failed":
@@ -126,7 +126,7 @@ def a_submission_is_read_whole_with_its_replies(scene: Scene) -> None:
     assert [(one.custom_id, one.state) for one in found] == [(f"c{at}", key) for at, key in enumerate(keys)]
     for one in (found[0], found[3]):
         assert one.reply is not None
-        assert (one.reply.text, one.reply.raw) == ("blue", {"id": "chatcmpl-1", "choices": []})
+        assert (one.reply.text, one.reply.raw) == ("blue", {"id": "chatcmpl-1", "model": "m"})
         assert (one.attempt_uid, one.answered_ms, one.lane) == ("attempt-1", scene.now_ms, "free")
     assert [one.error.code if one.error else None for one in found] == [None, "refused", "cancelled", None, None]
     assert [one.request_id for one in scene.store.answered(2)] == [6]
