@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import millpond.rows
@@ -109,6 +109,25 @@ def test_o11_what_is_no_text_at_all_is_named(name: str, data: bytes, words: str,
     assert f"{tmp_path / name}: {words}" in refusal(tmp_path / name)
 
 
+@pytest.mark.parametrize("name", ["prompts.jsonl", "prompts.csv", "prompts.txt", "prompts"])
+def test_a_binary_file_is_refused_before_any_of_its_rows_is_given_out(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b'"task"\n' * 1_000 + b"\x7fELF\0\0\n")
+    assert "found zero bytes" in refusal(tmp_path / name)
+    out: list[Any] = []
+    with pytest.raises(UsageError, match="found zero bytes"):
+        out.extend(read_rows(tmp_path / name))
+    assert out == []
+    with pytest.raises(UsageError, match="found zero bytes"):  # one that cannot be looked ahead into
+        list(read_rows(io.BytesIO(b"one\ntw\0\n"), format="text"))
+
+
+def test_an_empty_cell_of_a_template_refuses_its_row_alone() -> None:
+    first, second = read_rows(io.StringIO("q,a\nx,1\n,2\n"), format="csv", task="What is {q}?")
+    assert isinstance(first, Row)
+    assert isinstance(second, Refused)
+    assert (second.line, "'q'" in second.reason) == (3, True)
+
+
 def test_o11_a_gzip_file_is_named_whatever_its_suffix(tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl.gz").write_bytes(gzip.compress(LF.encode()))
     # Its magic stands before its suffix in the order of looking, since it says what to do.
@@ -178,7 +197,7 @@ def test_the_suffix_tells_the_format(suffix: str, text: str, tasks: list[str], t
 def test_the_argument_wins_over_the_suffix(tmp_path: Path) -> None:
     (tmp_path / "a.dat").write_text("task\nx\n")
     assert works(tmp_path / "a.dat", format="csv") == [Prompt("x")]
-    assert "unknown suffix '.dat'; wanted .jsonl .ndjson .csv .txt .text, or format= said" in refusal(
+    assert "unknown suffix '.dat'; wanted .jsonl .ndjson .csv .txt .text, or the format said" in refusal(
         tmp_path / "a.dat"
     )
 
@@ -295,7 +314,7 @@ def test_a_schema_may_stand_in_a_file(tmp_path: Path) -> None:
             '{"custom_id": "1", "method": "POST", "body": {}}',
             "'body': found a line of an OpenAI batch file among other",
         ),
-        ('{"taks": "x"}', "unknown key 'taks'; did you mean 'task'?; a column of your own needs map= or task="),
+        ('{"taks": "x"}', "unknown key 'taks'; did you mean 'task'?; a column of your own needs a map or a template"),
         ("Which pond?", "found broken JSON at column 1"),
     ],
 )
@@ -352,6 +371,7 @@ def test_a_template_writes_columns_between_its_words() -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.text(st.characters(exclude_categories=["Cs"])))
 def test_a_template_of_escaped_text_writes_that_text(around: str, value: str) -> None:
+    assume(value.strip())
     escaped = around.replace("{", "{{").replace("}", "}}")
     [work] = works(lines_of({"x": value}), task=f"-{escaped}{{x}}")
     assert work == Prompt(f"-{around}{value}")
@@ -363,6 +383,8 @@ def test_a_template_of_escaped_text_writes_that_text(around: str, value: str) ->
         ({"n": 5}, {"map": {"task": "n"}}, "task: found int 5 in column 'n', wanted text; the template {n} writes"),
         ({"n": None}, {"map": {"task": "n"}}, "task: found NoneType None in column 'n'"),
         ({"n": None}, {"task": "{n}"}, "found null in column 'n', wanted text or a number"),
+        ({"n": " "}, {"task": "{n}"}, "found nothing in column 'n', wanted text or a number"),
+        ({"n": "x", "m": ""}, {"task": "{n}", "system": "{m}"}, "found nothing in column 'm'"),
         ({"n": [1]}, {"task": "{n}"}, "found list in column 'n', wanted text or a number"),
         ({"n": 1, "m": 2}, {"task": "{q}"}, "task: no column 'q'; columns: n, m"),
         ({"n": 1}, {"task": "{n.real}"}, "task: no column 'n.real'; columns: n"),
@@ -455,7 +477,7 @@ def test_csv_cells_of_fields_that_are_no_text_are_json_or_plain() -> None:
 
 @given(
     st.lists(
-        st.tuples(*[st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), min_size=1)] * 2),
+        st.tuples(*[st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), min_size=1)] * 2),
         min_size=1,
         max_size=5,
     )

@@ -47,8 +47,9 @@ def _completion(one: Answered, reply: Reply) -> dict[str, Any]:
     body: Mapping[str, Any] = _as_completion(reply.raw) or _made_up(reply)
     choices: list[dict[str, Any]] = body["choices"]
     first = choices[0]
+    said_there: dict[str, Any] = first["message"]
     if first.get("finish_reason") is None:  # a stream that ended with [DONE] alone, or a function that did not say
-        calls = bool(first["message"].get("tool_calls"))
+        calls = bool(said_there.get("tool_calls"))
         first = {**first, "finish_reason": reply.finish_reason or ("tool_calls" if calls else "stop")}
     essentials = {
         "id": f"chatcmpl-{one.attempt_uid}",
@@ -57,7 +58,6 @@ def _completion(one: Answered, reply: Reply) -> dict[str, Any]:
         "model": reply.model or one.model or one.lane or "",
     }
     said = {name: value for name, value in body.items() if value is not None or name not in essentials}
-    said_there: dict[str, Any] = first["message"]
     message: dict[str, Any] = {"role": "assistant", **said_there}
     return {**essentials, **said, "choices": [{"index": 0, **first, "message": message}, *choices[1:]]}
 

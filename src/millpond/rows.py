@@ -51,6 +51,9 @@ MAX_LINE_BYTES = 100_000_000
 """Longest line that is read, and largest cell of a CSV file: it bounds what one row may take of memory."""
 
 _REASON_CHARS = 400
+_START_BYTES = 1 << 16
+"""So much of a file is looked at for the zero bytes that text does not have."""
+
 _BOM = b"\xef\xbb\xbf"
 _NOT_TEXT = (
     (b"\x1f\x8b", "a gzip file", "gzip -dc FILE | …"),
@@ -124,9 +127,10 @@ def read_rows(
     A line of an OpenAI batch file says everything itself, so `map`, `task` and `system` are refused; its custom_id is
     required, and once in the file (these are held in memory).
 
-    A mapped `task` must be text, while a template writes numbers too; whole numbers serve as custom_id, key and label.
+    A mapped `task` must be text, while a template writes numbers too, and refuses a row that has nothing to write;
+    whole numbers serve as custom_id, key and label.
     Raises UsageError for arguments at once, and while reading for what spoils the whole file: unreadable, compressed,
-    not UTF-8 at all (UTF-16 is named), an endless line, no rows, a CSV header that cannot serve.
+    binary, not UTF-8 at all (UTF-16 is named), an endless line, no rows, a CSV header that cannot serve.
     """
     if format is not None and format not in FORMATS:
         raise UsageError(f"format: found {found(format)}, wanted one of {', '.join(FORMATS)}")
@@ -452,7 +456,7 @@ class _BatchShape:
 
 
 def _not_a_key(name: str) -> str:
-    return f"{unknown_key(name, ROW_KEYS)}; a column of your own needs map= or task="
+    return f"{unknown_key(name, ROW_KEYS)}; a column of your own needs a map or a template"
 
 
 def _checked_map(given: Mapping[str, str], task: str | None, system: str | None) -> dict[str, str]:
@@ -493,8 +497,13 @@ def _require(columns: Collection[str], name: str, wanted_by: str) -> None:
 
 
 def _written(value: Any, name: str) -> str:
-    """A column's value inside a template: text as it is, numbers and truth as JSON writes them."""
+    """A column's value inside a template: text as it is, numbers and truth as JSON writes them.
+
+    Nothing at all is refused: a task with a hole in it would be paid for like any other.
+    """
     if isinstance(value, str):
+        if not value.strip():
+            raise UsageError(f"found nothing in column {name[:40]!r}, wanted text or a number for the template")
         return value
     if isinstance(value, (bool, int, float)):
         return json.dumps(value)
@@ -545,7 +554,7 @@ def _opened(source: Source, title: str) -> Generator[IO[Any]]:
         yield getattr(sys.stdin, "buffer", sys.stdin)
     elif isinstance(source, (str, os.PathLike)):
         try:
-            file = Path(source).open("rb")  # noqa: SIM115
+            file = Path(source).open("rb", buffering=_START_BYTES)  # noqa: SIM115
         except (OSError, ValueError) as problem:
             raise UsageError(f"cannot read {title[-200:]!r}: {_why(problem)}; wanted a readable file") from problem
         with file:
@@ -558,7 +567,7 @@ def _opened(source: Source, title: str) -> Generator[IO[Any]]:
 
 def _lines(file: IO[Any], title: str) -> Iterator[_Line]:
     """The physical lines with their numbers, from 1, as bytes and without a byte order mark."""
-    number = 0
+    number = seen = 0
     while True:
         try:
             line: bytes | str = file.readline(MAX_LINE_BYTES + 1)
@@ -571,9 +580,13 @@ def _lines(file: IO[Any], title: str) -> Iterator[_Line]:
             line = line.encode(errors="surrogatepass")
         if number == 1:
             _refuse_other_than_text(line, title)
+            _refuse_binary(_buffered(file), title)  # where it can be seen, before any row is given out
             line = line.removeprefix(_BOM)
         if len(line) > MAX_LINE_BYTES:
             raise UsageError(f"{title} line {number}: found more than {MAX_LINE_BYTES:,} bytes, wanted shorter lines")
+        if seen < _START_BYTES:
+            _refuse_binary(line, title)
+            seen += len(line)
         yield number, line
 
 
@@ -585,15 +598,26 @@ def _refuse_other_than_text(start: bytes, title: str) -> None:
         raise UsageError(f"{title}: found UTF-16 text, or no text at all, wanted UTF-8; iconv -f UTF-16 -t UTF-8")
 
 
+def _refuse_binary(start: bytes, title: str) -> None:
+    if b"\0" in start:
+        raise UsageError(f"{title}: found zero bytes, as in a binary file, wanted UTF-8 text")
+
+
+def _buffered(file: IO[Any]) -> bytes:
+    """What has been read ahead of a file; nothing of a pipe, which would be waited for."""
+    peek = getattr(file, "peek", None)
+    return peek()[:_START_BYTES] if peek is not None and file.seekable() else b""
+
+
 def _format(source: Source, title: str, first: bytes) -> Format:
     suffix = Path(source).suffix.lower() if isinstance(source, (str, os.PathLike)) and source != "-" else ""
     if suffix in SUFFIXES:
         return SUFFIXES[suffix]
     if suffix:
-        raise UsageError(f"{title}: unknown suffix {suffix!r}; wanted {' '.join(SUFFIXES)}, or format= said")
+        raise UsageError(f"{title}: unknown suffix {suffix!r}; wanted {' '.join(SUFFIXES)}, or the format said")
     start = first.strip()
     if start == b"[" or start.startswith(b"[{"):  # as text, each line of it would be paid for as a prompt
-        raise UsageError(f"{title}: found a JSON list, wanted one object a line, or format= said; jq -c '.[]'")
+        raise UsageError(f"{title}: found a JSON list, wanted one object a line, or the format said; jq -c '.[]'")
     return "jsonl" if start.startswith(b"{") else "text"
 
 

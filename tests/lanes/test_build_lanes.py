@@ -9,9 +9,10 @@ import pytest
 
 from millpond.lanes import build
 from millpond.lanes.build import build_lane, build_lanes
+from millpond.lanes.callable import PythonLane
 from millpond.lanes.chat import ChatLane
+from millpond.lanes.command import CommandLane
 from millpond.lanes.lane import Call
-from millpond.lanes.local import CommandLane, PythonLane
 from millpond.rules.errors import MissingKey, SettingsError, UnknownLane
 from millpond.rules.outcome import Evidence
 from millpond.rules.policy import LanePolicy, Policy

@@ -14,13 +14,14 @@ from byteserver import STREAM_HEAD, ByteServer, Play, answers, byte_server, delt
 
 from millpond.drill.faultlane import FaultLane
 from millpond.drill.script import FAULTS
-from millpond.lanes.chat import MESSAGE_CHARS, CannotAsk, ChatLane, request_body
+from millpond.lanes.chat import CannotAsk, ChatLane, request_body
 from millpond.lanes.lane import Call, Lane
 from millpond.rules.errors import SettingsError
 from millpond.rules.job import Command, Image, Prompt, Usage, Work
 from millpond.rules.outcome import Evidence
 from millpond.rules.policy import Deadlines, LanePolicy
 from millpond.rules.price import FREE
+from millpond.rules.redaction import KEPT_CHARS
 
 LONG = Deadlines(connect_ms=20_000, first_byte_ms=20_000, idle_ms=20_000, total_ms=20_000)
 SHORT = replace(LONG, first_byte_ms=150, idle_ms=150)
@@ -307,9 +308,9 @@ def test_o22_the_key_stands_in_no_evidence() -> None:
     assert evidence.failure == "html"
     assert key not in repr(evidence)
     # A cut must not leave half a key behind.
-    long = whole({"error": {"message": "x" * (MESSAGE_CHARS - 5) + key}}, "400 No")
+    long = whole({"error": {"message": "x" * (KEPT_CHARS - 5) + key}}, "400 No")
     evidence, _ = ask_play(answers(long), key=key)
-    assert evidence.message == ("x" * (MESSAGE_CHARS - 5) + "[redacted]")[:MESSAGE_CHARS]
+    assert evidence.message == ("x" * (KEPT_CHARS - 5) + "[redacted]")[:KEPT_CHARS]
 
 
 # ---------------------------------------------------------------- whole replies

@@ -71,7 +71,7 @@ def test_the_class_of_failure_decides(history: list[Tried], step: Step) -> None:
     [
         (tried("permanent:refused"), "refused: refused for good by lane free"),
         (tried("retryable", "permanent:filtered"), "filtered: refused for good by lane free"),
-        (tried("unusable:empty", "unusable:bad_output"), "bad_output: 2 paid reply not usable, none reused"),
+        (tried("unusable:empty", "unusable:bad_output"), "bad_output: 2 replies not usable, none reused"),
         (
             tried("ambiguous:pin")
             + tried("retryable", lane="paid")
@@ -87,7 +87,7 @@ def test_when_nothing_is_left_it_says_why(history: list[Tried], reason: str) -> 
 def test_o04_a_truncated_reply_is_not_asked_for_again_blindly() -> None:
     """The same cap would cut it again, at the same price."""
     after = next_lane(tried("unusable:truncated"), POLICY, ORDER)
-    assert after == Exhausted("truncated: 1 paid reply not usable, none reused")
+    assert after == Exhausted("truncated: 1 reply not usable, none reused")
 
 
 def test_unusable_replies_have_one_budget_over_all_lanes() -> None:

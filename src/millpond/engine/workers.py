@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from millpond.engine.owner import Owner
 from millpond.engine.reconcile import reclaim_dead
-from millpond.lanes.local import raised, returned
+from millpond.lanes.handler import raised, returned
 from millpond.rules.errors import LeaseLost, UsageError
 from millpond.rules.job import Lease, Reply
 from millpond.rules.journey import ACCEPT, Heard, Recorded, Then, end, verdict
@@ -130,5 +130,5 @@ class Workers:
 
 def _evidence(said: Any, lease: Lease, lane: LanePolicy) -> Evidence:
     if isinstance(said, BaseException):
-        return raised(said, effects=lane.effects)
+        return raised(said)
     return returned(said, lease.work)

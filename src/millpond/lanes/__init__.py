@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from millpond.lanes.build import build_lane, build_lanes
+    from millpond.lanes.callable import CallableLane, PythonLane
     from millpond.lanes.chat import ChatLane
+    from millpond.lanes.command import CommandLane
     from millpond.lanes.lane import Call, Lane, LaneFactory
-    from millpond.lanes.local import CallableLane, CommandLane, PythonLane
 
 __all__ = [
     "Call",
@@ -26,12 +27,12 @@ __all__ = [
 # Loaded when first asked for: a callable lane must not cost the import of an HTTP client.
 _ROOM_OF = {
     "Call": "lane",
-    "CallableLane": "local",
+    "CallableLane": "callable",
     "ChatLane": "chat",
-    "CommandLane": "local",
+    "CommandLane": "command",
     "Lane": "lane",
     "LaneFactory": "lane",
-    "PythonLane": "local",
+    "PythonLane": "callable",
     "build_lane": "build",
     "build_lanes": "build",
 }

@@ -55,7 +55,7 @@ def _from_entry_point(point: EntryPoint, policy: LanePolicy) -> Lane:
         lane = point.load()(policy)
     except MillpondError:
         raise
-    except Exception as error:
+    except Exception as error:  # A package's own code: whatever it raises, its lane cannot be built.
         raise SettingsError(
             f"lanes.{policy.name}: the entry point {point.value} of kind {policy.kind!r} failed:"
             f" {type(error).__name__}: {error}"
@@ -87,13 +87,13 @@ def _chat(policy: LanePolicy, key: str) -> Lane:
 
 
 def _command(policy: LanePolicy, key: str) -> Lane:
-    from millpond.lanes.local import CommandLane
+    from millpond.lanes.command import CommandLane
 
     return CommandLane(policy, key)
 
 
 def _python(policy: LanePolicy, key: str) -> Lane:
-    from millpond.lanes.local import PythonLane
+    from millpond.lanes.callable import PythonLane
 
     return PythonLane(policy, key)
 

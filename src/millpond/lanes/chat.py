@@ -10,25 +10,24 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 from urllib.parse import quote
 
 import httpx2
 
-from millpond.lanes.answer import is_strict, read_answer, refuse_schema
+from millpond.lanes.answer import is_strict, read_answer
 from millpond.lanes.completion import CHARS_PER_TOKEN, Completion, Fault, parse, read_fault
+from millpond.lanes.fit import cannot, content_parts, refusal
 from millpond.lanes.lane import Call
 from millpond.lanes.wire import Exchange, open_client, post
 from millpond.rules.errors import SettingsError
-from millpond.rules.job import Image, Outcome, Prompt, Reply
+from millpond.rules.job import Image, Prompt, Reply
 from millpond.rules.outcome import Evidence, Failure
 from millpond.rules.policy import LanePolicy
-from millpond.rules.redaction import redact
-
-MESSAGE_CHARS = 2000
-"""As much of an error's words is kept."""
+from millpond.rules.redaction import clean
 
 SECRET_HEADERS = ("authorization", "api-key", "x-api-key", "cookie")
 """Headers of a lane's policy whose values are treated as keys."""
@@ -41,11 +40,11 @@ _OUTPUT_CAPS = ("max_completion_tokens", "max_tokens")
 
 
 class CannotAsk(Exception):
-    """The work cannot be put to this lane; nothing was sent. `said` is `unfit` or, where no lane could, `permanent`."""
+    """The work cannot be put to this lane; nothing was sent. `evidence` says why."""
 
-    def __init__(self, said: Outcome, code: str, message: str) -> None:
-        super().__init__(message)
-        self.evidence = Evidence(sent="no", said=said, code=code, message=message)
+    def __init__(self, evidence: Evidence) -> None:
+        super().__init__(evidence.message)
+        self.evidence = evidence
 
 
 class ChatLane:
@@ -70,10 +69,10 @@ class ChatLane:
         """Make one POST and say what was seen; work that this lane cannot put is not sent at all."""
         try:
             if not isinstance(call.work, Prompt):
-                raise CannotAsk("unfit", "unfit_work", "a chat lane takes prompts, not commands")
+                raise CannotAsk(cannot("unfit", "unfit_work", "a chat lane takes prompts, not commands"))
             body = _encoded(request_body(self.policy, call.work))
-        except CannotAsk as refusal:
-            return refusal.evidence
+        except CannotAsk as refused:
+            return refused.evidence
         # With 16 characters a token no honest answer reaches this; one that never stops does (O20).
         cap = self.policy.max_output_tokens
         completion = Completion(max_chars=cap * CHARS_PER_TOKEN if cap else None)
@@ -101,18 +100,15 @@ class ChatLane:
         return self._client
 
     def _clean(self, evidence: Evidence) -> Evidence:
-        """Take the key out of everything but the reply itself, then cut: a cut must not leave half a key standing."""
-
-        def clean(text: str) -> str:
-            return redact(text[: 4 * MESSAGE_CHARS], self._secrets)[:MESSAGE_CHARS]
-
+        """Take the key out of everything but the reply itself."""
+        kept = partial(clean, secrets=self._secrets)
         return replace(
             evidence,
-            code=clean(evidence.code),
-            type=clean(evidence.type),
-            message=clean(evidence.message),
-            headers={name: clean(value) for name, value in evidence.headers.items()},
-            request_id=clean(evidence.request_id) if evidence.request_id else None,
+            code=kept(evidence.code),
+            type=kept(evidence.type),
+            message=kept(evidence.message),
+            headers={name: kept(value) for name, value in evidence.headers.items()},
+            request_id=kept(evidence.request_id) if evidence.request_id else None,
         )
 
 
@@ -124,19 +120,20 @@ def request_body(policy: LanePolicy, prompt: Prompt) -> dict[str, Any]:
     params = {**policy.params, **prompt.params}
     body = {name: value for name, value in params.items() if name not in _OWN_FIELDS}
     if body.get("n", 1) not in (1, None):
-        raise CannotAsk("permanent", "bad_params", "n: a call brings one answer; for more, enqueue with sample=1, 2, …")
+        words = "n: a call brings one answer; for more, enqueue with sample=1, 2, …"
+        raise CannotAsk(cannot("permanent", "bad_params", words))
+    if refused := refusal(policy, prompt):
+        raise CannotAsk(refused)
     if model := _model(policy, prompt):
         body["model"] = model
-    body["messages"] = _messages(policy, prompt)
+    body["messages"] = _messages(prompt)
     _cap_output(body, policy)
     if prompt.reasoning:
         body["reasoning_effort"] = prompt.reasoning
     if prompt.tools:
-        if not policy.supports_tools:
-            raise CannotAsk("unfit", "unfit_tools", f"lane {policy.name!r} does not support tools")
         body["tools"] = list(prompt.tools)
     if prompt.schema is not None:
-        body["response_format"] = _response_format(policy, prompt.schema, body.get("response_format"))
+        body["response_format"] = _response_format(prompt.schema, body.get("response_format"))
     if policy.streams:
         body = {"stream_options": {"include_usage": True}} | body | {"stream": True}
     else:
@@ -146,39 +143,25 @@ def request_body(policy: LanePolicy, prompt: Prompt) -> dict[str, Any]:
 
 def _model(policy: LanePolicy, prompt: Prompt) -> str:
     """The model as the provider knows it: the one the caller named, through the lane's aliases, else the lane's own."""
-    if prompt.model is None:
-        return policy.models.get(policy.model, policy.model)
-    if not policy.offers(prompt.model):
-        raise CannotAsk("unfit", "unfit_model", f"lane {policy.name!r} does not offer the model {prompt.model!r}")
-    return policy.models.get(prompt.model, prompt.model)
+    model = policy.model if prompt.model is None else prompt.model
+    return policy.models.get(model, model)
 
 
-def _messages(policy: LanePolicy, prompt: Prompt) -> list[dict[str, Any]]:
+def _messages(prompt: Prompt) -> list[dict[str, Any]]:
     """The chat: `messages` as they are, else system and task. Images join the last message of the user."""
     messages: list[dict[str, Any]] = [{**message} for message in prompt.messages or ()]
     if prompt.messages is None:
         system: dict[str, Any] = {"role": "system", "content": prompt.system}
         messages = [*([system] if prompt.system else []), {"role": "user", "content": prompt.task}]
-    holds_images = any(
-        isinstance(part, Mapping) and cast(Mapping[str, Any], part).get("type") == "image_url"
-        for message in messages
-        for part in _parts(message.get("content"))
-    )
-    if (prompt.images or holds_images) and not policy.supports_images:
-        raise CannotAsk("unfit", "unfit_images", f"lane {policy.name!r} does not support images")
     if prompt.images:
         last = next((message for message in reversed(messages) if message.get("role") == "user"), None)
         if last is None:
             last: dict[str, Any] | None = {"role": "user"}
             messages.append(last)
         text: Any = last.get("content")
-        before = [{"type": "text", "text": text}] if text and isinstance(text, str) else _parts(text)
+        before = [{"type": "text", "text": text}] if text and isinstance(text, str) else content_parts(text)
         last["content"] = [*before, *map(_image_part, prompt.images)]
     return messages
-
-
-def _parts(content: Any) -> Sequence[Any]:
-    return cast(Sequence[Any], content) if isinstance(content, Sequence) and not isinstance(content, str) else ()
 
 
 def _image_part(image: Any) -> dict[str, Any]:
@@ -188,7 +171,8 @@ def _image_part(image: Any) -> dict[str, Any]:
     else:
         data = image if isinstance(image, str) else ""
     if not data.startswith(("data:", "http://", "https://")):
-        raise CannotAsk("permanent", "bad_image", f"images: found {str(image)[:80]!r}, wanted an Image or a URL")
+        words = f"images: found {str(image)[:80]!r}, wanted an Image or a URL"
+        raise CannotAsk(cannot("permanent", "bad_image", words))
     return {"type": "image_url", "image_url": {"url": data}}
 
 
@@ -204,12 +188,8 @@ def _cap_output(body: dict[str, Any], policy: LanePolicy) -> None:
         body[name] = min(asked, cap) if isinstance(asked, int) and asked > 0 else cap
 
 
-def _response_format(policy: LanePolicy, schema: Mapping[str, Any], said: Any) -> dict[str, Any]:
+def _response_format(schema: Mapping[str, Any], said: Any) -> dict[str, Any]:
     """The schema as the API takes it. `said` may hold the words around it: its name, strictness, description."""
-    if wrong := refuse_schema(schema):
-        raise CannotAsk("permanent", "bad_schema", f"schema: {wrong}")
-    if not policy.supports_schema:
-        raise CannotAsk("unfit", "unfit_schema", f"lane {policy.name!r} does not support an output schema")
     around: Any = cast(Mapping[str, Any], said).get("json_schema") if isinstance(said, Mapping) else None
     if not isinstance(around, Mapping):
         around = {"strict": is_strict(schema)}  # a caller who says the words leaves strictness to the API's default
@@ -223,7 +203,7 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
     try:
         return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
-        raise CannotAsk("permanent", "bad_prompt", f"the prompt cannot be written as JSON: {error}") from None
+        raise CannotAsk(cannot("permanent", "bad_prompt", f"the prompt cannot be written as JSON: {error}")) from None
 
 
 def _address(policy: LanePolicy) -> httpx2.URL:

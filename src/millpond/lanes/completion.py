@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 from httpx2 import ServerSentEvent
 
 from millpond.rules.job import Usage
+from millpond.rules.price import token_count
 
 Json = Mapping[str, Any]
 
@@ -193,8 +194,8 @@ def read_usage(usage: Any) -> Usage | None:
         return None
     raw = cast(Json, usage)
     return Usage(
-        tokens_in=_count(raw.get("prompt_tokens", raw.get("input_tokens"))),
-        tokens_out=_count(raw.get("completion_tokens", raw.get("output_tokens"))),
+        tokens_in=token_count(raw.get("prompt_tokens", raw.get("input_tokens"))),
+        tokens_out=token_count(raw.get("completion_tokens", raw.get("output_tokens"))),
         raw=raw,
     )
 
@@ -255,14 +256,6 @@ def _words(value: Any) -> str:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-MAX_COUNT = 2**63
-"""What a column of whole numbers holds; a larger number of tokens is no number of tokens."""
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < MAX_COUNT else None
 
 
 def _mapping(value: Any) -> Json:

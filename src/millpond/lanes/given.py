@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 from millpond.lanes.build import build_lanes
+from millpond.lanes.callable import CallableLane
 from millpond.lanes.lane import Lane
-from millpond.lanes.local import CallableLane
 from millpond.rules.errors import SettingsError, UsageError
 from millpond.rules.policy import Policy
 

@@ -243,7 +243,7 @@ class _Watch:
     async def let_go(self) -> None:
         """Close a connection that was left amid its handshake: httpcore2 2.16 forgets it when that is cancelled."""
         if self.phase == "tls" and self._stream is not None:
-            with suppress(Exception):
+            with suppress(Exception):  # The exchange is over: no way in which closing may fail takes its evidence back.
                 await self._stream.aclose()
 
     def head(self, response: httpx2.Response) -> None:

@@ -99,12 +99,22 @@ class LanePolicy:
     enabled: bool = True
 
     @property
+    def runs_code(self) -> bool:
+        """Whether it runs code of the user's rather than asking a model."""
+        return self.kind in ("callable", "python", "command")
+
+    @property
     def can_recall(self) -> bool:
         """Whether the lane can be asked what became of a call."""
         return self.recall != "none"
 
     def offers(self, model: str) -> bool:
-        """Whether a model that the caller named is served here, by its own name or by an alias."""
+        """Whether a model that the caller named is served here, by its own name or by an alias.
+
+        A callable that declares no model at all chooses for itself, so it serves any; a program must declare its own.
+        """
+        if self.kind in ("callable", "python") and not self.model and not self.models:
+            return True
         return model == self.model or model in self.models or model in self.models.values()
 
 

@@ -114,14 +114,23 @@ def nearest_known(
     return lower[near[0]] if near else None
 
 
+MAX_TOKENS = 2**63
+"""Past what a column of whole numbers holds; so large a number of tokens is no number of tokens."""
+
+
+def token_count(value: Any) -> int | None:
+    """A number of tokens as a provider or a handler gives it; anything else is unknown, never guessed at."""
+    return value if type(value) is int and 0 <= value < MAX_TOKENS else None
+
+
 def whole_input_tokens(usage: Usage) -> int | None:
     """All tokens of the prompt, cached or not. OpenAI counts cached ones inside its input, Anthropic outside."""
     raw = usage.raw or {}
-    outside = [_count(raw.get(name)) for name in ("cache_creation_input_tokens", "cache_read_input_tokens")]
-    bare = _count(raw.get("input_tokens"))
+    outside = [token_count(raw.get(name)) for name in ("cache_creation_input_tokens", "cache_read_input_tokens")]
+    bare = token_count(raw.get("input_tokens"))
     if bare is not None and any(count is not None for count in outside):
         return bare + sum(count or 0 for count in outside)
-    return _count(usage.tokens_in)
+    return token_count(usage.tokens_in)
 
 
 def _stated(usage: Usage, rule: PriceRule) -> Cost | None:
@@ -129,7 +138,7 @@ def _stated(usage: Usage, rule: PriceRule) -> Cost | None:
     if per_token == (None, None):
         return None if rule.call_usd is None else Cost(rule.call_usd, "stated")
     usd = rule.call_usd or Decimal(0)
-    for price, tokens in zip(per_token, (whole_input_tokens(usage), _count(usage.tokens_out)), strict=True):
+    for price, tokens in zip(per_token, (whole_input_tokens(usage), token_count(usage.tokens_out)), strict=True):
         if tokens == 0 or price == 0:
             continue
         if price is None or tokens is None:
@@ -173,7 +182,7 @@ def _counted(usage: Usage, found: PriceCalculation, model: str, genai: Any) -> P
                 continue
             if counted is not None:
                 return counted
-    tokens_in, tokens_out = whole_input_tokens(usage), _count(usage.tokens_out)
+    tokens_in, tokens_out = whole_input_tokens(usage), token_count(usage.tokens_out)
     if tokens_in is None or tokens_out is None:
         return None
     # Without the provider's words nothing is known of caching: the full price, which is the most it can be.
@@ -196,7 +205,3 @@ def _known_models(base_url: str, provider: str) -> Iterable[str]:
         with contextlib.suppress(LookupError):
             providers = [snapshot.find_provider(None, provider or None, None if provider else base_url)]
     return (model.id for one in providers for model in one.models)
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -12,6 +12,9 @@ REDACTED = "[redacted]"
 MIN_SECRET_CHARS = 6
 """Shorter known values are placeholders of local servers (`EMPTY`, `none`); blanking them would eat ordinary words."""
 
+KEPT_CHARS = 2000
+"""As much of an error's words is kept as evidence."""
+
 _BREAK = r"(?:\\[nrt]|\\?\s)*"
 """What a log may put between two characters of a value that it wraps: line ends, blanks, their escaped forms."""
 
@@ -66,6 +69,14 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     for pattern, instead in _PATTERNS:
         text = pattern.sub(instead, text)
     return text
+
+
+def clean(text: str, secrets: Iterable[str] = (), *, limit: int = KEPT_CHARS) -> str:
+    """The beginning of the text, `limit` characters, with credentials replaced.
+
+    A cut must not leave half a credential standing, so four times the limit is redacted and then cut.
+    """
+    return redact(text[: 4 * limit], secrets)[:limit]
 
 
 def _without(text: str, secret: str) -> str:

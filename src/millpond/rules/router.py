@@ -15,6 +15,9 @@ from millpond.rules.policy import Backoff, LanePolicy, Policy
 NOT_COUNTED: frozenset[Outcome] = frozenset({"ok", "saturated", "lane_down"})
 """Outcomes that use up no attempt (OUTCOMES.md, third column)."""
 
+OUR_END: frozenset[str] = frozenset({"died", "given_up"})
+"""Codes of ambiguous attempts whose call our own end broke off: the process died, or the drain was stopped."""
+
 NO_BLIND_RETRY = "truncated"
 """The unusable reply that the same cap would only cut again (O04)."""
 
@@ -82,11 +85,10 @@ def lanes_for(work: Any, route: str, policy: Policy, wish: str = "") -> tuple[st
 
 
 def _can(lane: LanePolicy, work: Any) -> bool:
-    runs_code = lane.kind in ("callable", "python", "command")
     if not isinstance(work, Prompt):
-        return runs_code
+        return lane.runs_code
     return (
-        (work.model is None or runs_code or lane.offers(work.model))
+        (work.model is None or lane.offers(work.model))
         and (not work.schema or lane.supports_schema)
         and (not work.tools or lane.supports_tools)
         and (not work.images or lane.supports_images)
@@ -107,8 +109,9 @@ def next_lane(history: Sequence[Tried], policy: Policy, order: Sequence[str], st
         if one.outcome == "unusable":
             unusable += 1
             if one.code == NO_BLIND_RETRY or unusable >= policy.max_unusable_per_job:
-                return Exhausted(f"{one.code or one.outcome}: {unusable} paid reply not usable, none reused")
-        if one.lane not in order or order.index(one.lane) < at or one.outcome in NOT_COUNTED:
+                replies = "reply" if unusable == 1 else "replies"
+                return Exhausted(f"{one.code or one.outcome}: {unusable} {replies} not usable, none reused")
+        if one.lane not in order or order.index(one.lane) < at or one.outcome in NOT_COUNTED or _is_ours(one, policy):
             continue
         if order.index(one.lane) > at:
             at, tries = order.index(one.lane), 0
@@ -127,6 +130,15 @@ def next_lane(history: Sequence[Tried], policy: Policy, order: Sequence[str], st
         elif spent or one.outcome == "permanent":
             return Exhausted(f"{one.code or one.outcome}: lanes exhausted, last {one.lane} after {tries} attempts")
     return Step(order[at], tries)
+
+
+def _is_ours(one: Tried, policy: Policy) -> bool:
+    """Whether a call was lost by our own end, where trying it again costs nothing: a restart is no failure of the lane.
+
+    The job's lifetime cap of attempts bounds it.
+    """
+    lane = policy.lanes.get(one.lane)
+    return one.code in OUR_END and one.resolution == "same" and lane is not None and lane.price.kind == "free"
 
 
 def backoff_ms(tries: int, backoff: Backoff, chance: float) -> int:

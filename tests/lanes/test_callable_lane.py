@@ -1,16 +1,12 @@
-"""Callables, imported callables and programs: what each makes of its work, and what it says of every ending."""
+"""Callables, given or imported: what each makes of its work, and what it says of every ending."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import json
-import os
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine
-from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
@@ -18,36 +14,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from onecall import HI, SCHEMA, ask, call_of, run
 
 from millpond.lanes import CallableLane
-from millpond.lanes.lane import Call, Lane
-from millpond.lanes.local import MESSAGE_CHARS, CommandLane, PythonLane
-from millpond.rules.errors import Ambiguous, Permanent, Retryable, Saturated, SettingsError, UsageError
-from millpond.rules.job import Command, Image, Prompt, Reply, Usage, Work
-from millpond.rules.outcome import Evidence
+from millpond.lanes.callable import PythonLane
+from millpond.lanes.completion import read_usage
+from millpond.lanes.lane import Lane
+from millpond.rules.errors import (
+    Ambiguous,
+    HandlerSignal,
+    Permanent,
+    Retryable,
+    Saturated,
+    SettingsError,
+    UsageError,
+)
+from millpond.rules.job import Command, Prompt, Reply, Usage, Work
+from millpond.rules.outcome import Evidence, classify
 from millpond.rules.policy import Deadlines, LanePolicy
 from millpond.rules.price import FREE, UNKNOWN_PRICE
-
-SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-HI = Prompt("hi")
-
-
-def run(scenario: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(scenario)
-
-
-def call_of(work: Work) -> Call:
-    return Call("u1", work, "key-1", attempt_no=2, deadline_ms=1_700_000_000_000)
-
-
-def ask(lane: Lane, work: Work = HI) -> Evidence:
-    async def scenario() -> Evidence:
-        try:
-            return await lane.call(call_of(work))
-        finally:
-            await lane.close()
-
-    return run(scenario())
+from millpond.rules.redaction import KEPT_CHARS
 
 
 def returning(value: Any, work: Work = HI) -> Evidence:
@@ -209,6 +195,16 @@ def test_a_reply_is_taken_as_it_is() -> None:
     assert returning(Reply("x")).usage is None
 
 
+@pytest.mark.parametrize("tokens", [-1, 2**63, True, 3.0, "3"])
+def test_what_is_no_number_of_tokens_is_unknown(tokens: Any) -> None:
+    reply = returning(Reply("x", usage=Usage(tokens, 2**63 - 1))).reply
+    assert reply is not None
+    assert reply.usage == Usage(None, 2**63 - 1)
+    assert read_usage({"prompt_tokens": tokens, "completion_tokens": 0}) == Usage(
+        None, 0, {"prompt_tokens": tokens, "completion_tokens": 0}
+    )
+
+
 @pytest.mark.parametrize("value", [None, b"bytes", object(), {1, 2}, float("nan"), {"a": Decimal(1)}])
 def test_a_value_of_no_use_is_unusable_because_the_work_was_done(value: Any) -> None:
     evidence = returning(value)
@@ -262,6 +258,13 @@ def test_a_handler_says_how_its_call_ended(error: Any, said: str, after_ms: int 
         assert (evidence.said, evidence.retry_info_ms, evidence.message) == (said, after_ms, str(error))
 
 
+def means(lane: CallableLane, evidence: Evidence) -> tuple[str, str]:
+    """Outcome and code, by the table, as the engine asks it."""
+    harmless = lane.policy.runs_code and not lane.policy.effects
+    classified = classify(evidence, exceptions_harmless=harmless)
+    return classified.outcome, classified.code
+
+
 @pytest.mark.parametrize(
     "error",
     [ValueError("bad duck"), StopIteration("x"), TimeoutError("its own"), SystemExit(3), asyncio.CancelledError("x")],
@@ -270,22 +273,32 @@ def test_any_other_exception_is_ambiguous_where_there_are_effects_else_retryable
     def fn(_: Work) -> None:
         raise error
 
-    for effects, said in ((False, "retryable"), (True, "ambiguous")):
-        evidence = ask(CallableLane(fn, effects=effects))
-        assert (evidence.failure, evidence.said, evidence.type) == ("exception", said, type(error).__name__)
+    for effects, outcome in ((False, "retryable"), (True, "ambiguous")):
+        lane = CallableLane(fn, effects=effects)
+        evidence = ask(lane)
+        assert (evidence.failure, evidence.said, evidence.type) == ("exception", None, type(error).__name__)
         assert evidence.message == str(error)
+        assert means(lane, evidence) == (outcome, "handler_failed")
+
+
+def test_what_a_handler_says_counts_whatever_the_lane_declares() -> None:
+    for effects in (False, True):
+        for error, outcome in ((Permanent(), "permanent"), (Retryable(), "retryable"), (Ambiguous(), "ambiguous")):
+            evidence = raising(error, effects=effects)
+            assert means(CallableLane(str, effects=effects), evidence) == (outcome, f"said_{outcome}")
+        assert means(CallableLane(str, effects=effects), raising(HandlerSignal(), effects=effects))[0] == "ambiguous"
 
 
 def test_an_exception_of_an_async_callable_is_told_from_our_own_deadline_and_cancel() -> None:
     for error in (ValueError("bad duck"), TimeoutError("its own"), SystemExit(3), asyncio.CancelledError("x")):
         evidence = raising(error)
-        assert (evidence.failure, evidence.said, evidence.type) == ("exception", "retryable", type(error).__name__)
+        assert (evidence.failure, evidence.said, evidence.type) == ("exception", None, type(error).__name__)
 
 
 def test_o22_an_exceptions_words_are_redacted_and_cut() -> None:
     evidence = raising(ValueError("Authorization: Bearer sk-test-0123456789abcdef " + "x" * 9000))
     assert "sk-test" not in repr(evidence)
-    assert len(evidence.message) == MESSAGE_CHARS
+    assert len(evidence.message) == KEPT_CHARS
 
 
 # ---------------------------------------------------------------- callables: deadlines and cancelling
@@ -399,184 +412,3 @@ def test_a_module_that_fails_to_import_says_why(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(sys, "path", list(sys.path))
     with pytest.raises(SettingsError, match="importing 'broken_pond' failed: RuntimeError: no water"):
         python_lane("broken_pond:count")
-
-
-# ---------------------------------------------------------------- programs
-
-
-def program(source: str, *, total_ms: int = 60_000, **policy: Any) -> CommandLane:
-    command = (sys.executable, "-c", source)
-    return CommandLane(
-        LanePolicy("cmd", kind="command", command=command, deadlines=Deadlines(total_ms=total_ms), **policy)
-    )
-
-
-ECHO = "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read())"
-
-
-@pytest.mark.parametrize(
-    ("work", "given"),
-    [
-        (Prompt("Zähle die 🦆"), "Zähle die 🦆"),
-        (Prompt("Count.", system="Be brief."), "Be brief.\n\nCount."),
-        (Prompt("two\nlines"), "two\nlines"),
-        (Prompt("x" * 300_000), "x" * 300_000),
-    ],
-)
-def test_a_program_reads_the_prompt_and_its_output_is_the_answer(work: Work, given: str) -> None:
-    evidence = ask(program(ECHO), work)
-    assert (evidence.sent, evidence.failure, evidence.terminal, evidence.has_content) == ("yes", None, True, True)
-    assert evidence.reply is not None
-    assert evidence.reply.text == given
-
-
-def test_a_program_reads_a_command_as_json() -> None:
-    reply = ask(program(ECHO), Command("Count", {"pond": "ü"}, "uid-1", "2")).reply
-    assert reply is not None
-    assert json.loads(reply.text) == {"type": "Count", "version": "2", "uid": "uid-1", "payload": {"pond": "ü"}}
-
-
-def test_a_program_knows_its_key_attempt_deadline_and_model() -> None:
-    names = ["MILLPOND_IDEMPOTENCY_KEY", "MILLPOND_ATTEMPT_NO", "MILLPOND_DEADLINE_MS", "MILLPOND_MODEL"]
-    source = f"import os; print(*[os.environ[name] for name in {names}])"
-    lane = program(source, model="m0", models={"mini": "mini-2"})
-    for model, seen in ((None, "m0"), ("mini", "mini-2")):
-        reply = ask(lane, Prompt("hi", model=model)).reply
-        assert reply is not None
-        assert reply.text == f"key-1 2 1700000000000 {seen}"
-
-
-def test_one_line_end_is_taken_off_the_answer_and_bad_bytes_are_replaced() -> None:
-    reply = ask(program(r"import sys; sys.stdout.buffer.write(b' a\xff \n\n')")).reply
-    assert reply is not None
-    assert reply.text == " a\ufffd \n"
-
-
-def test_a_program_that_reads_nothing_answers_all_the_same() -> None:
-    reply = ask(program("print('done')"), Prompt("x" * 3_000_000)).reply
-    assert reply is not None
-    assert reply.text == "done"
-
-
-def test_an_exit_status_is_told_with_the_end_of_stderr() -> None:
-    source = "import sys; sys.stderr.write('x' * 100_000 + 'no water\\n'); print('half'); sys.exit(3)"
-    for effects, said in ((False, "retryable"), (True, "ambiguous")):
-        evidence = ask(program(source, effects=effects))
-        assert (evidence.sent, evidence.failure, evidence.said) == ("yes", "exit_status", said)
-        assert evidence.message.startswith("exit status 3: x")
-        assert evidence.message.endswith("no water")
-        assert len(evidence.message) <= MESSAGE_CHARS + 20
-        assert evidence.reply is None
-    killed = ask(program("import os; os.kill(os.getpid(), 9)"))
-    assert killed.message == "ended by signal 9"
-
-
-def test_a_program_that_cannot_be_started_sent_nothing_and_is_down(tmp_path: Path) -> None:
-    (tmp_path / "not_executable").write_text("#!/bin/sh\n")
-    for path in (tmp_path / "missing", tmp_path / "not_executable"):
-        lane = CommandLane(LanePolicy("cmd", kind="command", command=(str(path),)))
-        evidence = ask(lane)
-        assert (evidence.sent, evidence.said, evidence.code) == ("no", "lane_down", "not_started")
-        assert str(path) in evidence.message
-
-
-def test_a_command_lane_without_a_command_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"^lanes\.cmd\.command: found none"):
-        CommandLane(LanePolicy("cmd", kind="command"))
-
-
-UNFIT = [
-    (Prompt("hi", model="other"), "unfit"),
-    (Prompt("hi", tools=[{}]), "unfit"),
-    (Prompt("hi", images=(Image(b"x"),)), "unfit"),
-    (Prompt(messages=[{"role": "user", "content": "hi"}]), "unfit"),
-    (Prompt("hi", schema={"type": "nonsense"}), "permanent"),
-]
-
-
-@pytest.mark.parametrize(("work", "said"), UNFIT)
-def test_work_that_a_program_cannot_do_starts_nothing(work: Work, said: str, tmp_path: Path) -> None:
-    trace = tmp_path / "started"
-    evidence = ask(program(f"open({str(trace)!r}, 'w')"), work)
-    assert (evidence.sent, evidence.said) == ("no", said)
-    assert not trace.exists()
-
-
-def test_a_programs_answer_is_judged_by_the_schema() -> None:
-    good = ask(program("print('{\"n\": 1}')"), Prompt("n?", schema=SCHEMA))
-    assert (good.schema_error, good.reply and good.reply.data) == ("", {"n": 1})
-    assert ask(program("print('one')"), Prompt("n?", schema=SCHEMA)).schema_error
-
-
-FAMILY = """
-exec 3>"$(cat)"
-sleep 3600 &
-echo both live >&3
-sleep 3600
-"""
-"""A shell with a child. Both hold the pipe that the prompt names: its reader sees the end when both are dead."""
-
-
-def family(total_ms: int) -> CommandLane:
-    policy = LanePolicy("cmd", kind="command", command=("sh", "-c", FAMILY), deadlines=Deadlines(total_ms=total_ms))
-    return CommandLane(policy)
-
-
-def test_at_the_total_deadline_the_whole_process_group_is_killed(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-
-    async def scenario() -> tuple[Evidence, str]:
-        task = asyncio.create_task(family(1000).call(call_of(Prompt(str(pipe)))))
-        held = await asyncio.to_thread(pipe.read_text)
-        return await task, held
-
-    evidence, held = run(scenario())
-    assert held == "both live\n"
-    assert (evidence.sent, evidence.failure, evidence.said) == ("yes", "total_timeout", None)
-
-
-def test_cancelling_kills_the_whole_process_group(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-
-    async def scenario() -> None:
-        task = asyncio.create_task(family(600_000).call(call_of(Prompt(str(pipe)))))
-        reader = await asyncio.to_thread(pipe.open)
-        assert await asyncio.to_thread(reader.readline) == "both live\n"
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert await asyncio.to_thread(reader.read) == ""
-        reader.close()
-
-    run(scenario())
-
-
-def test_a_program_that_prints_for_ever_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millpond.lanes.local.OUTPUT_LIMIT_BYTES", 100_000)
-    evidence = ask(program("while True: print('G' * 1000)"))
-    assert (evidence.sent, evidence.failure, evidence.terminal) == ("yes", "body_cut", False)
-
-
-def test_a_program_whose_child_leaves_the_group_and_holds_the_pipes_is_not_waited_for(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    source = f"""
-import os, subprocess, sys, time
-child = "open({str(pipe)!r}).read()"
-subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
-sys.stdout.write("x" * 500_000)
-time.sleep(3600)
-"""
-    evidence = ask(program(source, total_ms=700))
-    assert evidence.failure == "total_timeout"
-    with suppress(OSError):  # let the child go
-        os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
-
-
-def test_a_signal_to_us_does_not_reach_the_program() -> None:
-    source = "import os; print(os.getpgid(0) == os.getpid())"
-    reply = ask(program(source)).reply
-    assert reply is not None
-    assert reply.text == "True"
