@@ -7,8 +7,13 @@ import re
 import shlex
 from pathlib import Path
 from shutil import rmtree
+from typing import Any, cast
 
+import pytest
 from folder import Mill
+
+from millpond.engine.perform import Happening
+from millpond.faces.cli.progress import Progress
 
 
 def test_the_demo_answers_everything_and_its_next_commands_work(mill: Mill) -> None:
@@ -28,6 +33,10 @@ def test_the_demo_answers_everything_and_its_next_commands_work(mill: Mill) -> N
         assert "saved by dedup 40" in summary
         assert "paid twice 0" in summary
         assert "spent $0.0" in summary
+        events = [line for line in shown.stdout.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)]
+        assert 4 < len(events) < 20, "a sign of life, and no more"
+        assert len([line for line in events if " closed lane free" in line]) < 2
+        assert f"the folder {home} is kept" in shown.stdout
         (mill.folder / "millpond.yaml").unlink()
         ahead = [line.strip() for line in shown.stdout.splitlines() if line.startswith("  millpond ")]
         assert len(ahead) == 3
@@ -52,3 +61,14 @@ def test_the_demo_uses_the_home_that_it_is_given_and_the_same_seed_asks_the_same
     assert figures[0] == figures[1]
     assert len(figures[0]) == 3
     assert sorted(path.name for path in Path(mill.folder).iterdir()) == ["one", "two"]
+
+
+def test_a_lane_that_closes_again_and_again_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    for every, lines in ((50, 2 + 2), (1, 100 + 6)):
+        progress = Progress(cast(Any, None), every=every)
+        for n in range(100):
+            progress.tell(Happening("done", n, "free", ""))
+        for lane in ("free", "free", "paid", "free", "paid", "free"):
+            progress.tell(Happening("closed", None, lane, "rate_limited"))
+        told = capsys.readouterr().out.splitlines()
+        assert len(told) == lines

@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import os
+import re
+import sys
 import threading
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from folder import Mill, chat
 
 from millpond.drill.faultlane import FaultLane
+from millpond.faces.cli import terminal
 
 
 def lines(text: str) -> list[dict[str, Any]]:
@@ -38,6 +41,39 @@ def test_a_refused_line_is_named_and_the_good_ones_are_in(mill: Mill) -> None:
     assert second.startswith("asked.jsonl line 2: unknown key 'tsk'; did you mean 'task'?")
     assert third.startswith("asked.jsonl line 3: ")
     assert counts == "2 new · 0 joined · 0 reused · 2 refused"
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_terminal_is_not_flooded_with_refusals(
+    mill: Mill, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    monkeypatch.setattr(terminal, "is_terminal", lambda stream=None: is_terminal and stream is sys.stderr)
+    mill.file("rows.csv", "q,a\n" + ",1\n" * 296)
+    told = mill.run("enqueue", "rows.csv", "--task", "{q}?", code=1).stderr.splitlines()
+    named = [line for line in told if line.startswith("rows.csv line ")]
+    assert len(named) == (20 if is_terminal else 296)
+    assert [line for line in told if line.startswith("and 276 more")] == told[20:21] * is_terminal
+    assert told[-1].endswith("296 refused")
+
+
+@pytest.mark.parametrize("rows", [["two.txt"], ["one.txt", "one.txt"], ["-"]])
+def test_a_key_is_for_a_single_row(mill: Mill, rows: list[str]) -> None:
+    mill.file("one.txt", "a\n")
+    mill.file("two.txt", "a\nb\n")
+    refused = mill.run("enqueue", *rows, "--key", "mine", code=2, stdin="a\nb\n")
+    assert (refused.stdout, len(refused.stderr.splitlines())) == ("", 1)
+    assert "--key" in refused.stderr
+    assert not mill.home.exists()
+    assert mill.run("enqueue", "one.txt", "--key", "mine").stdout.split() == ["1"]
+
+
+def test_refusals_speak_of_options_and_not_of_python(mill: Mill) -> None:
+    mill.file("rows.csv", "question,n\nx,1\n")
+    mill.file("rows.dat", "x\n")
+    mill.file("list", "[{}]\n")
+    for name in ("rows.csv", "rows.dat", "list"):
+        words = mill.run("enqueue", name, code=2).stderr
+        assert not re.search(r"\b(map|task|format)=", words), words
 
 
 def test_strict_takes_all_rows_or_none(mill: Mill) -> None:
@@ -120,6 +156,34 @@ def test_a_carried_column_that_bears_a_name_of_ours_is_kept_beside_it(mill: Mill
     mill.run("drain")
     [row] = csv.DictReader(io.StringIO(mill.run("results", "--format", "csv").stdout))
     assert (row["carried.text"], row["text"]) == ("original", "DUCK?")
+
+
+def test_what_is_not_in_a_results_file_is_said(mill: Mill) -> None:
+    with FaultLane(script=["ok", "400"]) as server:
+        mill.settings(lanes={"free": chat(server, serial=True)})
+        mill.run("enqueue", "-", "--name", "four", stdin="a\nb\nc\nd\n")
+        mill.run("drain", "--max-jobs", "2")
+    mill.run("cancel", "4")
+    for which in ([], ["four"]):
+        told = mill.run("results", *which, "-o", "out.csv").stderr.splitlines()
+        assert told == ["wrote 1 result to out.csv", "not in it: 1 failed (--failed), 1 cancelled, 1 pending"]
+    told = mill.run("results", "--failed", "-o", "out.csv").stderr.splitlines()
+    assert told[1] == "not in it: 1 done (without --failed), 1 cancelled, 1 pending"
+    mill.run("enqueue", "-", "--name", "none", stdin="a\n")
+    assert mill.run("results", "none", "-o", "out.csv").stderr.splitlines() == ["wrote 1 result to out.csv"]
+
+
+@pytest.mark.parametrize(("name", "first"), [("o.csv", "l"), ("o.JSONL", "{"), ("o.json", "{"), ("o", "{")])
+def test_the_suffix_says_the_format_of_results(drained: Mill, name: str, first: str) -> None:
+    drained.run("results", "-o", name)
+    assert (drained.folder / name).read_text()[0] == first
+
+
+def test_a_suffix_that_says_no_format_is_refused_unless_one_is_said(drained: Mill) -> None:
+    assert "unknown suffix '.xlsx'" in drained.run("results", "-o", "out.xlsx", code=2).stderr
+    assert not (drained.folder / "out.xlsx").exists()
+    drained.run("results", "-o", "out.xlsx", "--format", "csv")
+    assert (drained.folder / "out.xlsx").exists()
 
 
 def test_a_results_file_appears_whole_or_not_at_all(drained: Mill, monkeypatch: pytest.MonkeyPatch) -> None:

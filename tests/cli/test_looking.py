@@ -66,13 +66,79 @@ def test_jobs_are_listed_by_the_filter_newest_first(drained: Mill) -> None:
         "text:bird": ["2"],
         '"duck pond"': ["3"],
         "id:1..2 -cat": ["2"],
-        "lane:free": ["2", "1"],
+        "lane:free": ["3", "2", "1"],
         "intent:none": [],
     }
     for words, wanted in ids.items():
         listed = drained.run("jobs", *words.split(" ") if '"' not in words else [words]).stdout.splitlines()
         assert [line.split()[0] for line in listed[1:]] == wanted, words
     assert [json.loads(line)["id"] for line in drained.run("--json", "jobs", "--limit", "1").stdout.splitlines()] == [3]
+
+
+def test_jobs_without_a_label_show_what_they_ask(mill: Mill) -> None:
+    asked = [
+        {"task": "Where does the duck sleep, and why does it sleep just there?"},
+        {"messages": [{"role": "user", "content": "And\nthe newt?"}]},
+        {"task": "x", "label": "mine"},
+    ]
+    mill.file("rows.jsonl", "\n".join(map(json.dumps, asked)))
+    mill.run("enqueue", "rows.jsonl")
+    third, second, first = mill.run("jobs").stdout.splitlines()[1:]
+    assert "Where does the duck sleep" in first
+    assert "just there" not in first
+    assert "And the newt?" in second
+    assert third.rstrip().endswith("mine")
+    nothing = mill.run("jobs", "state:failed")
+    assert (nothing.stdout, nothing.stderr.strip()) == ("", "no job matches")
+
+
+@pytest.mark.parametrize("words", [["explain", "abc"], ["show", "0"], ["retry", "1", "x"], ["cancel", "9" * 30]])
+def test_what_is_no_id_is_refused_as_such(drained: Mill, words: list[str]) -> None:
+    [line] = drained.run(*words, code=2).stderr.splitlines()
+    assert f"found {words[-1]!r}, wanted the id of a job, a whole number" in line
+
+
+def test_show_leaves_no_field_blank(mill: Mill) -> None:
+    mill.run("enqueue", "-", stdin="a\n")
+    fields = mill.run("show", "1").stdout.split("\n\n")[0].splitlines()
+    assert [line for line in fields if len(line.split()) < 2] == []
+
+
+@pytest.mark.parametrize("words", [[], ["config"]])
+def test_no_verb_is_answered_by_the_help_as_it_is(mill: Mill, words: list[str]) -> None:
+    asked = mill.run(*words, "--help").stdout
+    assert mill.run(*words, code=2).stderr.splitlines() == asked.splitlines()
+    assert len(asked.splitlines()) > 5
+
+
+def test_an_asked_job_is_mended_by_the_commands_that_explain_names(mill: Mill) -> None:
+    with FaultLane(script=["reset", "reset", "ok"]) as server:
+        mill.settings(lanes={"free": chat(server, after_hold="ask", hold_s=0)})
+        mill.run("enqueue", "-", stdin="a\nb\n")
+        assert "state:asked" in mill.run("drain", "--until-empty").stdout
+        assert "! 2 jobs waiting for your word" in mill.run("status").stdout
+        ahead = mill.run("explain", "1").stdout.splitlines()[-1]
+        assert "`millpond cancel 1` leaves it unpaid" in ahead
+        assert "`millpond retry 1` pays again" in ahead
+        mill.run("cancel", "1")
+        mill.run("cancel", "2")
+        assert server.accepted() == 2, "left unpaid"
+        mill.run("retry", "2")
+        assert "done 1 " in mill.run("drain").stdout
+        assert server.accepted() == 3, "paid again"
+
+
+def test_a_job_whose_drain_was_killed_says_so(mill: Mill) -> None:
+    with FaultLane(mix={"hang": 1.0}) as server:
+        mill.settings(lanes={"free": chat(server)})
+        mill.run("enqueue", "-", stdin="a\n")
+        process = mill.start("drain")
+        assert server.wait_for(1, 30)
+        assert "is being worked on" in mill.run("explain", "1").stdout
+        process.kill()
+        process.communicate()
+        assert "its worker has died; the next drain takes it back" in mill.run("explain", "1").stdout
+        assert "its worker has died; the next drain takes it back; next: millpond drain" in mill.run("status").stdout
 
 
 def test_a_filter_that_cannot_be_read_is_refused(drained: Mill) -> None:
@@ -151,7 +217,10 @@ def test_lanes_that_are_down_are_opened_by_a_person(mill: Mill) -> None:
     with FaultLane(script=["401", "ok"]) as server:
         mill.settings(lanes={"free": chat(server)})
         mill.run("enqueue", "-", stdin="a\n")
-        assert "left: ready 1" in mill.run("drain").stdout
+        drained = mill.run("drain").stdout
+        assert "left: ready 1" in drained
+        assert "`millpond lanes free resume`" in drained
+        assert "next: millpond drain" not in mill.run("status").stdout, "it would do nothing"
         assert "down" in mill.run("lanes").stdout
         assert "millpond lanes free resume" in mill.run("explain", "1").stdout
         mill.run("lanes", "free", "resume")

@@ -88,7 +88,7 @@ def test_o10_a_providers_words_cannot_pass_for_lines_of_ours(mill: Mill) -> None
     from millpond import Queue
 
     with Queue.open() as queue:
-        from millpond.rules.journey import Closing
+        from millpond.rules.admission import Closing
 
         queue.store.close_lane("free", Closing(None, body, "down"))
     for words in (["status"], ["explain", "1"], ["lanes"]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 
 from millpond.engine.owner import Holder
 from millpond.report.explain import explain
+from millpond.rules.admission import Closing
+from millpond.rules.effects import Then
 from millpond.rules.errors import UsageError
-from millpond.rules.journey import Closing, Then
+from millpond.rules.job import OwnerRow
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.store.store import Store, open_sqlite
 from millpond.testing.scene import Scene
@@ -81,6 +84,30 @@ def test_a_job_at_work_says_how_long_its_call_has_run(scene: Scene) -> None:
     assert lines[-1] == "next         its call ends, and the outcome decides"
 
 
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_a_job_whose_worker_died_says_so_until_it_is_taken_back(scene: Scene, is_sent: bool) -> None:
+    scene.store.enlist(OwnerRow("gone", "drainer", socket.gethostname(), 4242, "an earlier boot", scene.now_ms))
+    scene.ask("a", lane="free")
+    scene.ask("b", lane="free")
+    [lease] = scene.store.lease("gone", {"free": 1}, 1)
+    scene.store.lease(scene.worker, {"free": 1}, 1)
+    if is_sent:
+        scene.store.record(lease, "uid", "free")
+    assert "its worker has died; the next drain takes it back" in first(scene, drainer=None)
+    assert "the next drain takes it back" in told(scene, drainer=None)[-1]
+    assert "its worker has died; pid 4242 on host drains and takes it back" in first(scene)
+    assert "is being worked on" in first(scene, 2), "the living one's job is another matter"
+    scene.store.reclaim("gone")
+    assert "died" not in first(scene)
+
+
+def test_requests_are_called_answered_only_once_they_are(scene: Scene) -> None:
+    scene.ask("a", lane="free")
+    assert "requests     1 waits for this job" in told(scene)
+    scene.store.cancel(1)
+    assert "requests     1 cancelled with this job" in told(scene)
+
+
 def test_a_waiting_job_says_what_it_waits_for(scene: Scene) -> None:
     scene.ask("later", lane="free", not_before_ms=scene.now_ms + 7_200_000)
     assert first(scene) == ("job 1 waits: it was not to start before its time, until 2027-01-15T10:00:00.000Z (in 2 h)")
@@ -94,7 +121,8 @@ def test_a_waiting_job_says_what_it_waits_for(scene: Scene) -> None:
     scene.store.give(lease, Then("ask"))
     lines = told(scene, 2)
     assert lines[0] == "job 2 waits: the outcome of a call is unknown and your word is wanted: pay again, or not"
-    assert lines[-1] == "next         nothing without you"
+    assert lines[-1].startswith("next         nothing without you: `millpond cancel 2` leaves it unpaid")
+    assert "`millpond retry 2` pays again" in lines[-1]
 
 
 def test_a_held_job_names_the_call_that_is_listened_to(scene: Scene) -> None:
@@ -142,14 +170,15 @@ def test_keys_are_never_abbreviated_and_twins_are_listed(scene: Scene) -> None:
     assert job is not None
     assert f"key          {job.idempotency_key}" in lines
     assert f"fingerprint  {job.fingerprint}" in lines
-    assert "requests     12 answered by this job" in lines
+    assert "requests     12 wait for this job" in lines
     assert "  request 2: submission 2, position 0 custom_id c1, joined" in lines
     assert "  and 2 more" in lines
 
 
 def test_evidence_stands_with_the_words_of_its_row(scene: Scene) -> None:
-    from millpond.rules.journey import Heard, end
+    from millpond.rules.effects import Heard
     from millpond.rules.outcome import Evidence
+    from millpond.rules.verdict import end
 
     scene.ask("a", lane="free")
     [lease] = scene.store.lease(scene.worker, {"free": 1}, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 
 from millpond.engine.owner import Holder
 from millpond.report.status import UNATTENDED_MS, build
-from millpond.rules.journey import Closing
+from millpond.rules.admission import Closing
+from millpond.rules.job import OwnerRow
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.store import store as stores
 from millpond.store.store import Store, open_sqlite
@@ -81,8 +83,35 @@ def test_work_that_nobody_drains_becomes_an_alert_with_its_age(scene: Scene) -> 
     assert build(scene.store, POLICY, HOLDER).alerts == ()
 
 
+def test_next_is_a_drain_that_has_something_to_do(scene: Scene) -> None:
+    def following() -> list[str]:
+        return [need.next for need in build(scene.store, POLICY, None).needs_you]
+
+    scene.ask("a", lane="free")
+    assert following() == ["millpond drain"]
+    scene.store.close_lane("free", Closing(scene.now_ms + 22_000, "rate_limited", "saturated"))
+    assert following() == ["millpond drain --until-empty"]
+    scene.ask("b", lane="paid")
+    assert following() == ["millpond drain"], "a lane with ready work is open"
+    scene.store.close_lane("paid", Closing(None, "no_money", "down"))
+    assert following() == ["millpond lanes paid resume, once it is mended", "millpond drain --until-empty"]
+    scene.store.close_lane("free", Closing(None, "no_money", "down"))
+    assert "millpond drain" not in " ".join(following())
+    assert [need.name for need in build(scene.store, POLICY, HOLDER).needs_you] == ["lane_down", "lane_down"]
+
+
+def test_jobs_of_a_worker_that_died_need_a_drain(scene: Scene) -> None:
+    scene.store.enlist(OwnerRow("gone", "drainer", socket.gethostname(), 4242, "an earlier boot", scene.now_ms))
+    scene.ask("a", lane="free")
+    scene.store.lease("gone", {"free": 1}, 1)
+    [need] = build(scene.store, POLICY, None).needs_you
+    assert (need.name, need.next) == ("abandoned", "millpond drain")
+    assert "1 job leased, but its worker has died" in need.words
+    assert build(scene.store, POLICY, HOLDER).needs_you == ()
+
+
 def test_what_waits_for_a_persons_word_is_told(scene: Scene) -> None:
-    from millpond.rules.journey import Then
+    from millpond.rules.effects import Then
 
     scene.ask("a", lane="free")
     [lease] = scene.store.lease(scene.worker, {"free": 1}, 1)

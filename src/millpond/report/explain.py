@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from millpond.engine.owner import Holder
+from millpond.report.dead import abandoned
 from millpond.report.status import one_line
 from millpond.report.summary import usd
 from millpond.rules.errors import UsageError
-from millpond.rules.job import Attempt, Job
+from millpond.rules.job import Attempt, Job, OwnerRow
 from millpond.rules.outcome import TABLE, TABLE_VERSION
 from millpond.rules.policy import Policy
 from millpond.rules.router import Exhausted, route_work
 from millpond.rules.times import age_words, show_ms
 from millpond.store.bodies import load_work
-from millpond.store.store import LaneRow, Store
+from millpond.store.lanes import LaneRow
+from millpond.store.store import Store
 
 RANK_LIMIT = 10_000
 SHOWN_REQUESTS = 10
@@ -47,6 +49,8 @@ def why(
             return f"{name} failed, {show_ms(job.settled_ms or 0)}: {one_line(job.reason or '')}"
         case "cancelled":
             return f"{name} was cancelled, {show_ms(job.settled_ms or 0)}, by a {job.settled_by or 'person'}"
+        case "leased" if job.id in (dead := abandoned(store)):
+            return f"{name} is leased, but its worker has died; {_taken_back(dead[job.id], drainer)}"
         case "leased":
             return f"{name} is being worked on: {_under_way(job, attempts, now_ms)}"
         case "offloaded":
@@ -72,6 +76,12 @@ def _under_way(job: Job, attempts: Sequence[Attempt], now_ms: int) -> str:
     if call is None:
         return "leased, and about to be sent" + (f" to lane {job.next_lane}" if job.next_lane else "")
     return f"attempt {call.attempt_no} has been with lane {call.lane} for {age_words(now_ms - call.started_ms)}"
+
+
+def _taken_back(dead: OwnerRow, drainer: Holder | None) -> str:
+    if drainer is not None:
+        return f"{drainer} drains and takes it back"
+    return f"the next drain takes it back: run `millpond drain` (it was pid {dead.pid})"
 
 
 def _waiting(job: Job, attempts: Sequence[Attempt], now_ms: int) -> str:
@@ -116,6 +126,10 @@ def _ready(job: Job, store: Store, policy: Policy, now_ms: int, drainer: Holder 
     )
     closed = store.closed_lanes().get(lane)
     if closed is not None:
+        if closed.closed_until_ms is None:  # a drain would do nothing for it
+            nobody = ""
+        elif drainer is None:
+            nobody = "; nobody drains this queue: `millpond drain --until-empty` waits for the lane"
         return f"{place}, which is {_closing(closed, now_ms)}{nobody}"
     if not policy.lanes[lane].enabled:
         return f"{place}, which the settings turn off{nobody}"
@@ -190,7 +204,7 @@ def _rule(one: Attempt) -> str:
 def _twins(job: Job, store: Store) -> Iterator[str]:
     requests = store.requests(job.id, SHOWN_REQUESTS)
     total = store.requests_of_job(job.id) if len(requests) == SHOWN_REQUESTS else len(requests)
-    yield f"requests     {total:,} answered by this job"
+    yield f"requests     {total:,} {_whose(job, total)}"
     for one in requests:
         custom = f" custom_id {one.custom_id}" if one.custom_id else ""
         withdrawn = ", withdrawn" if one.withdrawn_ms is not None else ""
@@ -200,16 +214,31 @@ def _twins(job: Job, store: Store) -> Iterator[str]:
         yield f"  and {total - len(requests):,} more"
 
 
+def _whose(job: Job, requests: int) -> str:
+    match job.state:
+        case "done":
+            return "answered by this job"
+        case "failed" | "cancelled":
+            return f"{job.state} with this job"
+        case _:
+            return f"{'waits' if requests == 1 else 'wait'} for this job"
+
+
 def _next(job: Job, store: Store, policy: Policy) -> str:
     match job.state:
         case "done":
             return "nothing; the same work asked again is answered by this artifact"
         case "failed" | "cancelled":
             return f"nothing, unless you ask again: millpond retry {job.id}"
+        case "leased" if job.id in abandoned(store):
+            return "the next drain takes it back; a call that was open then is of unknown outcome"
         case "leased" | "offloaded":
             return "its call ends, and the outcome decides"
-        case "waiting" if job.wait_reason in ("asked", "undeliverable"):
-            return "nothing without you"
+        case "waiting" if job.wait_reason == "asked":
+            leave = f"`millpond cancel {job.id}`"
+            return f"nothing without you: {leave} leaves it unpaid; {leave}, then `millpond retry {job.id}` pays again"
+        case "waiting" if job.wait_reason == "undeliverable":
+            return f"nothing without you: `millpond retry {job.id}` once a program can load its command"
         case _:
             pass
     body = store.payload(job.id)

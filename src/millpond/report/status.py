@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from millpond.engine.owner import Holder
+from millpond.report.dead import abandoned
+from millpond.rules.effects import UNROUTED
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.times import age_words, show_ms
-from millpond.store.store import COUNT_LIMIT, LaneRow, Store
+from millpond.store.lanes import LaneRow
+from millpond.store.store import COUNT_LIMIT, Store
 
 LaneState = Literal["open", "saturated", "down", "paused", "off", "unknown"]
 """`paused` by a person, `off` by the settings, `unknown`: work waits for a lane that the settings do not name."""
@@ -110,6 +113,7 @@ def build(store: Store, policy: Policy, drainer: Holder | None) -> Status:
     lanes = [_lane(lane, closed.get(name), calls, store) for name, lane in policy.lanes.items()]
     left_over = [row for name, row in closed.items() if name not in policy.lanes]
     lanes += [_stranger(row, calls, store) for row in left_over]
+    can_go_on = store.any_ready(UNROUTED) or any(lane.ready and lane.state in ("open", "unknown") for lane in lanes)
     oldest_ms = store.oldest_ready_ms(["", *(lane.name for lane in lanes)])
     return Status(
         counts=counts,
@@ -120,7 +124,12 @@ def build(store: Store, policy: Policy, drainer: Holder | None) -> Status:
         lanes=tuple(lanes),
         drainer=_holder(drainer),
         alerts=tuple(_alerts(lanes, oldest_ms, drainer, now_ms)),
-        needs_you=tuple(_needs(lanes, counts, store.waiting_for_person(), drainer, oldest_ms, now_ms)),
+        needs_you=(
+            *_needs(lanes, counts, store.waiting_for_person()),
+            *_needs_drain(lanes, len(abandoned(store)), oldest_ms, now_ms, can_go_on=can_go_on),
+        )
+        if drainer is None
+        else tuple(_needs(lanes, counts, store.waiting_for_person())),
         now_ms=now_ms,
     )
 
@@ -164,9 +173,6 @@ def _needs(
     lanes: Sequence[LaneStatus],
     counts: Mapping[str, int],
     waiting: Mapping[str, int],
-    drainer: Holder | None,
-    oldest_ms: int | None,
-    now_ms: int,
 ) -> Iterator[Need]:
     for lane in lanes:
         if lane.state == "down":
@@ -175,16 +181,35 @@ def _needs(
                 "millpond doctor" if lane.closed_until_ms else f"millpond lanes {lane.name} resume, once it is mended"
             )
             yield Need("lane_down", f"lane {lane.name} is down: {lane.reason}{until}", mend)
-    if drainer is None and oldest_ms is not None:
-        words = f"work is ready and nobody drains; the oldest was made {age_words(now_ms - oldest_ms)} ago"
-        yield Need("no_drainer", words, "millpond drain")
     if counts["failed"]:
-        yield Need("failed", f"{_jobs(counts['failed'])} failed", "millpond jobs state:failed")
+        yield Need("failed", f"{jobs_in_words(counts['failed'])} failed", "millpond jobs state:failed")
     for reason, n in waiting.items():
         what = (
             "for your word after an unknown outcome" if reason == "asked" else "for a program that can load their type"
         )
-        yield Need(reason, f"{_jobs(n)} waiting {what}", f"millpond jobs state:{reason}")
+        yield Need(reason, f"{jobs_in_words(n)} waiting {what}", f"millpond jobs state:{reason}")
+
+
+def _needs_drain(
+    lanes: Sequence[LaneStatus], abandoned: int, oldest_ms: int | None, now_ms: int, *, can_go_on: bool
+) -> Iterator[Need]:
+    """What the next drain brings, where nobody drains: named only if that drain has something to do."""
+    if abandoned:
+        whose = "its worker has died; the next drain takes it back"
+        if abandoned > 1:
+            whose = "their workers have died; the next drain takes them back"
+        yield Need("abandoned", f"{jobs_in_words(abandoned)} leased, but {whose}", "millpond drain")
+    if oldest_ms is None:
+        return
+    opening = [lane for lane in lanes if lane.ready and lane.closed_until_ms is not None]
+    if can_go_on:
+        words = f"work is ready and nobody drains; the oldest was made {age_words(now_ms - oldest_ms)} ago"
+        yield Need("no_drainer", words, "millpond drain")
+    elif opening:
+        first = min(opening, key=lambda lane: lane.closed_until_ms or 0)
+        left = age_words((first.closed_until_ms or now_ms) - now_ms)
+        words = f"work is ready and nobody drains; all its lanes are closed, {first.name} for {left} more"
+        yield Need("no_drainer", words, "millpond drain --until-empty")
 
 
 def one_line(text: str) -> str:
@@ -192,7 +217,8 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _jobs(n: int) -> str:
+def jobs_in_words(n: int) -> str:
+    """`1 job`, `2 jobs`."""
     return f"{n:,} {'job' if n == 1 else 'jobs'}"
 
 

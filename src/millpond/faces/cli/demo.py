@@ -32,6 +32,8 @@ SLOW_S = 1.0
 SOFT_TIMEOUT_MS = 500
 """The slow answers come after it: the jobs no longer wait, and their late replies are taken all the same."""
 HOLD_MS = 5_000
+EVENTS_A_LINE = 50
+"""Off a terminal: enough to see that it works, and nothing that anybody reads."""
 CALL_USD = Decimal("0.002")
 
 
@@ -60,7 +62,7 @@ def demo(ctx: click.Context, given: Given, seed: int) -> None:
         receipts = queue.enqueue_many(_questions(seed), submission="demo", source="demo")
         new = sum(receipt.disposition == "new" for receipt in receipts)
         terminal.warn(f"enqueued {len(receipts)} requests: {new} new, {len(receipts) - new} joined")
-        summary, signals = run(queue, policy, None, Until(until_empty=True), as_json=given.json)
+        summary, signals = run(queue, policy, None, Until(until_empty=True), as_json=given.json, every=EVENTS_A_LINE)
         rows = sum(1 for _ in queue.ledger())
         seen = free.accepted() + paid.accepted()
         counts = queue.counts()
@@ -74,6 +76,7 @@ def demo(ctx: click.Context, given: Given, seed: int) -> None:
         ahead = ("status", "results demo -o answers.csv", f"explain {_worth_explaining(home, policy)}")
         terminal.say("next:")
         terminal.say("\n".join(f"  {at.command(verb)}" for verb in ahead))
+        terminal.say(f"the folder {home} is kept; delete it when you have seen enough")
     ctx.exit(0 if rows == seen and counts["done"] == new else 1)
 
 
@@ -143,9 +146,8 @@ def _queue(home: Path, policy: Policy) -> Queue:
     from millpond.store.store import Store, open_sqlite
 
     make_home(home)
-    database = home / "queue.db"
-    store = Store(open_sqlite(database), wall_ms)
-    return Queue(store, database.with_name(database.name + ".d"), policy, home=home)
+    database = open_sqlite(home / "queue.db")
+    return Queue(Store(database, wall_ms), database.lock_folder, policy, home=home)
 
 
 def _questions(seed: int) -> list[Prompt]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--until-empty", is_flag=True, help="Wait for everything that the clock can bring: pauses, holds.")
 @click.option("--daemon", is_flag=True, help="Wait for work for ever.")
-@click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="End after so many jobs.")
+@click.option(
+    "--max-jobs",
+    type=click.IntRange(1),
+    metavar="N",
+    help="End once so many jobs have ended, however many calls that takes.",
+)
 @click.option("--lanes", metavar="A,B", help="Only these lanes; work that only others may serve waits for them.")
 @click.option(
     "--grace", type=click.FloatRange(0, 86_400), metavar="S", help="How long a signal waits for calls in flight."
@@ -46,19 +52,20 @@ def drain(
     """Work the queue off. Ends when nothing is ready, in flight or due within idle_exit_s.
 
     Ctrl-C once: no new call, those in flight may end within the grace. Twice: they are given up, and what became of
-    them is unknown. One process drains a queue; a second one exits 75. With --json the summary is JSON on stdout: money
-    is in USD, unknown is null; events go to stderr.
+    them is unknown. One process drains a queue; a second one exits 75. Events and summary go to stdout; with --json
+    stdout has the summary alone, as JSON (money in USD, unknown is null), and events go to stderr.
     """
     if until_empty and daemon:
         raise UsageError("found --until-empty and --daemon, wanted at most one of the two")
     from millpond.engine.drain import Until
     from millpond.lanes.given import choose_lanes
+    from millpond.report.left import why_left
 
     names = [name.strip() for name in lanes.split(",") if name.strip()] if lanes is not None else None
     policy = given.settings.policy
     if grace is not None:
         policy = replace(policy, grace_ms=int(grace * 1000))
-    choose_lanes(policy, names)  # what cannot be drained with is refused before a home is made
+    _, chosen = choose_lanes(policy, names)  # what cannot be drained with is refused before a home is made
     if given.settings.unread:
         terminal.warn(f"not read by this version, and without effect: {', '.join(given.settings.unread)}")
     with given.open() as queue:
@@ -69,22 +76,26 @@ def drain(
             if given.json:
                 terminal.say_json(_refused(queue, held), indent=2)
             raise
-    tell_summary(given, summary)
+        left = []
+        if not given.json:
+            is_cut_short = summary.reason in ("signal", "max_jobs")
+            left = list(why_left(queue.store, policy, chosen, given.command, is_cut_short=is_cut_short))
+        tell_summary(given, summary, left)
     if len(signals) > 1:  # a handler's thread that cannot be stopped must not keep us until it returns
         leave_now(exit_code_of(signals[0]))
     ctx.exit(exit_code_of(signals[0]) if signals else 0)
 
 
 def run(
-    queue: Queue, policy: Policy, lanes: Lanes, until: Until, *, as_json: bool = False
+    queue: Queue, policy: Policy, lanes: Lanes, until: Until, *, as_json: bool = False, every: int = 1
 ) -> tuple[Summary, list[int]]:
-    """Drain with progress: a live screen on a terminal, else one line an event. Returns the signals that came, too.
+    """Drain with progress: a live screen on a terminal, else a line for each `every`-th event.
 
-    Raises LockHeld.
+    Returns the signals that came, too. Raises LockHeld.
     """
     from millpond.faces.cli.progress import Progress
 
-    progress = Progress(queue, to_stderr=as_json)
+    progress = Progress(queue, to_stderr=as_json, every=every)
     with queue.draining(policy, lanes=lanes, tell=progress.tell) as drainer:
         return asyncio.run(_run(drainer, until, progress, f"{queue.home}  pid {os.getpid()}"))
 
@@ -106,12 +117,14 @@ async def _run(drainer: Drainer, until: Until, progress: Progress, title: str) -
     return summary, caught
 
 
-def tell_summary(given: Given, summary: Summary) -> None:
-    """The summary in words with the next commands, or as JSON."""
+def tell_summary(given: Given, summary: Summary, left: Sequence[str] = ()) -> None:
+    """The summary in words, with why work is left and the next commands; or as JSON."""
     if given.json:
         terminal.say_json(summary, indent=2)
         return
     terminal.say(summary.in_words())
+    for line in left:
+        terminal.say(f"why left: {line}")
     ahead = ["results -o out.jsonl"] if summary.done else []
     ahead += ["results --failed"] if summary.failed else []
     ahead += ["status"] if summary.ready or summary.waiting else []

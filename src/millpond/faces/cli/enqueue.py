@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 FORMATS = ("jsonl", "csv", "text", "openai-batch")
+SHOWN_REFUSALS = 20
+"""So many lines of refused rows stand on a terminal; a file (2> FILE) gets them all."""
 
 
 @dataclass(slots=True)
@@ -135,13 +138,18 @@ def enqueue(
         origin="cli",
     )
     _check(given, defaults)
-    for source in sources:
-        if not _is_stream(source):
-            next(read(source))  # what cannot be read at all is refused before anything is made or taken in
+    if key is not None and len(sources) > 1:
+        raise _one_row_only(f"{len(sources)} files")
+    begun: dict[str, Iterator[Any]] = {}
+    for source in sources:  # what cannot be read at all is refused before anything is made or taken in
+        if key is not None:
+            begun[source] = _single(read(source))
+        elif not _is_stream(source):
+            next(read(source))
     code = 0
     with given.open() as queue:
         for source in sources:
-            rows = (_fill(row, model, intent) for row in read(source))
+            rows = (_fill(row, model, intent) for row in begun.get(source) or read(source))
             enter = _Entry(queue, given, source, defaults, name or _name(source), each=each, strict=strict)
             code = max(code, enter.all(rows))
     ctx.exit(code)
@@ -162,6 +170,8 @@ class _Entry:
         self.each = each
         self.strict = strict
         self.count = _Count()
+        self.hidden = 0
+        """Refusals that were counted and not shown."""
         self.lines: deque[int] = deque()
         """Lines of what was asked and not answered yet, in order."""
 
@@ -176,6 +186,8 @@ class _Entry:
                 self.count.take(answer)
                 terminal.say_json(answer) if self.given.json else click.echo(answer.job_id)
         finally:
+            if self.hidden:
+                terminal.warn(f"and {self.hidden:,} more; 2> FILE keeps them all")
             terminal.warn(self.count.in_words(self.queue.store.now_ms()), lines=True)
         if self.count.refused and self.strict:
             terminal.warn(f"millpond: {self.title}: nothing was taken in, since --strict wants all rows or none")
@@ -211,6 +223,7 @@ class _Entry:
                     defaults=self.defaults,
                     now_ms=self.queue.store.now_ms(),
                     base=self.base,
+                    first_lane=self.queue.first_lane,
                 )
             except UsageError as refusal:
                 self._refuse(row.line, str(refusal))
@@ -220,6 +233,9 @@ class _Entry:
 
     def _refuse(self, line: int, reason: str) -> None:
         self.count.refused += 1
+        if self.count.refused > SHOWN_REFUSALS and terminal.is_terminal(sys.stderr):
+            self.hidden += 1
+            return
         terminal.warn(f"{self.title} line {line}: {reason}")
 
 
@@ -232,6 +248,18 @@ def _check(given: Given, defaults: Defaults) -> None:
         given.settings.policy.lane(defaults.lane)
     if defaults.due is not None:
         instant_ms(defaults.due, wall_ms(), field="due")
+
+
+def _single(rows: Iterator[Any]) -> Iterator[Any]:
+    """The one row there is, read already. Raises UsageError if there are more: they cannot share a key."""
+    first = list(islice(rows, 2))
+    if len(first) > 1:
+        raise _one_row_only("more than one row")
+    return iter(first)
+
+
+def _one_row_only(found: str) -> UsageError:
+    return UsageError(f"--key: found {found}, wanted a single row; --map key=COLUMN gives each row its own")
 
 
 def _is_stream(source: str) -> bool:

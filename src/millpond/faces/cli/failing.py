@@ -48,6 +48,9 @@ def fail(problem: BaseException) -> int:
         case click.Abort() | KeyboardInterrupt():
             terminal.warn("millpond: interrupted")
             return INTERRUPTED
+        case click.exceptions.NoArgsIsHelpError():
+            problem.show()
+            return 2
         case click.UsageError():
             verb = problem.ctx.command_path if problem.ctx else "millpond"
             terminal.warn(f"millpond: {_sentence(problem.format_message())}; see {verb} --help")

@@ -16,7 +16,21 @@ if TYPE_CHECKING:
     from millpond.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
-ID = click.IntRange(1, 2**63 - 1)
+
+
+class JobId(click.IntRange):
+    """The id of a job, refused in words that say so."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The id as a number."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            shown = str(value)[:40]
+            raise click.UsageError(f"found {shown!r}, wanted the id of a job, a whole number from 1", ctx) from None
+
+
+ID = JobId(1, 2**63 - 1)
 """An id of the queue: what a column of whole numbers holds."""
 
 

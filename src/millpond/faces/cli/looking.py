@@ -13,11 +13,13 @@ from millpond.rules.times import age_words, show_ms
 
 if TYPE_CHECKING:
     from millpond.rules.job import Job, Result
+    from millpond.store.store import Store
 
 ALERT, FAILED, PENDING = 1, 3, 8
 """Exit codes of `status --exit-status`, the gravest first."""
 
 ANSWER_CHARS = 10_000
+WORK_CHARS = 40
 
 
 @click.command()
@@ -52,21 +54,39 @@ def jobs(given: Given, filter_words: tuple[str, ...], limit: int) -> None:
     with given.look() as queue:
         found = queue.jobs(" ".join(filter_words), limit=limit)
         now_ms = queue.store.now_ms()
+        rows = [] if given.json else [_row(job, queue.store, now_ms) for job in found]
+    if not found:
+        terminal.warn("no job matches")
     if given.json:
         for job in found:
             terminal.say_json(job)
         return
     if found:
-        heading = ("id", "state", "lane", "tries", "age", "label", "")
-        terminal.say(terminal.table([heading, *(_row(job, now_ms) for job in found)]))
+        heading = ("id", "state", "lane", "tries", "age", "label or work", "")
+        terminal.say(terminal.table([heading, *rows]))
     if len(found) == limit:
         terminal.warn(f"the newest {limit:,}; --limit shows more")
 
 
-def _row(job: Job, now_ms: int) -> tuple[str, ...]:
+def _row(job: Job, store: Store, now_ms: int) -> tuple[str, ...]:
     state = f"{job.state} ({job.wait_reason})" if job.wait_reason else job.state
     age, why = age_words(now_ms - job.created_ms), terminal.short(job.reason or "", 60)
-    return (str(job.id), state, job.next_lane, str(job.attempts_made), age, terminal.short(job.label or "", 30), why)
+    what = terminal.short(job.label or _work_in_words(store.payload(job.id)), WORK_CHARS)
+    return (str(job.id), state, job.next_lane or "-", str(job.attempts_made), age, what, why)
+
+
+def _work_in_words(body: str | None) -> str:
+    """What stored work asks: its task, else its last message, else its system message; of a command its type."""
+    from millpond.rules.job import Command
+    from millpond.store.bodies import load_work
+
+    if body is None:
+        return "-"
+    work = load_work(body)
+    if isinstance(work, Command):
+        return work.type
+    said = [message.get("content") for message in work.messages or ()]
+    return " ".join((work.task or next((one for one in reversed(said) if isinstance(one, str)), work.system)).split())
 
 
 @click.command()
@@ -92,12 +112,12 @@ def show(given: Given, job_id: int) -> None:
 
 
 def _field(name: str, value: Any) -> str:
-    if value is None:
+    if value in (None, "", ()):
         return "unknown" if name == "cost" else "-"
     if name.endswith("_ms"):
         return show_ms(value)
     if name == "tags":
-        return ", ".join(value) or "-"
+        return ", ".join(value)
     return f"${value:f}" if name == "cost" else str(value)
 
 

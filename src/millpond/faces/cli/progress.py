@@ -29,9 +29,13 @@ EVERY_S = 10.0
 class Progress:
     """Tells what happens in a drain. `tell` and `note` may be called from any thread."""
 
-    def __init__(self, queue: Queue, *, to_stderr: bool = False) -> None:
+    def __init__(self, queue: Queue, *, to_stderr: bool = False, every: int = 1) -> None:
+        """`every` above 1 shows, off a terminal, that share of the events, and a lane's closing once."""
         self._queue = queue
         self._to_stderr = to_stderr
+        self._every = every
+        self._n_events = 0
+        self._closed: set[str] = set()
         self._is_live = terminal.is_terminal() and not to_stderr
         self._events: deque[str] = deque(maxlen=LAST_EVENTS)
         self._drainer: Drainer | None = None
@@ -43,11 +47,21 @@ class Progress:
         """One thing happened. An attempt that went well is told by the job that it answered."""
         if happening.kind == "ended" and happening.words == "ok":
             return
+        if self._every > 1 and not self._is_worth_a_line(happening):
+            return
         job = f"job {happening.job_id}" if happening.job_id is not None else "lane"
         self.note(f"{happening.kind} {job} {happening.lane}: {happening.words}".rstrip(": "))
         if not self._is_live and time.monotonic() - self._told_s >= EVERY_S:
             self._told_s = time.monotonic()
             self._line(self._counts_in_words(self._queue.counts()))
+
+    def _is_worth_a_line(self, happening: Happening) -> bool:
+        if happening.kind == "closed":
+            is_first = happening.lane not in self._closed
+            self._closed.add(happening.lane)
+            return is_first
+        self._n_events += 1
+        return self._is_live or self._n_events % self._every == 0
 
     def note(self, words: str) -> None:
         """Show one line."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 BATCH = "openai-batch"
 FORMATS = ("jsonl", "csv", BATCH)
+SUFFIXES = {"": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
 
 
 @click.command()
@@ -54,7 +55,7 @@ def results(
     As openai-batch, a submission's answers are an output file, and what failed or was cancelled an error file.
     """
     _check_batch(format_, submission, failed=failed, since=since, output=output, errors=errors)
-    kind = format_ or ("csv" if output is not None and output.suffix.lower() == ".csv" else "jsonl")
+    kind = format_ or _format_of(output)
     with given.look() as queue:
         which = int(submission) if submission is not None and submission.isdecimal() else submission
         if kind == BATCH:
@@ -67,6 +68,8 @@ def results(
             n = write(found, file)
         if _is_file(output):
             terminal.warn(f"wrote {_counted(n, 'result')} to {output}")
+            if lacks := _lacks(queue, which, failed=failed, is_since=since is not None):
+                terminal.warn(f"not in it: {', '.join(lacks)}")
         if n == 0:
             left = queue.counts()
             pending = sum(left[state] for state in ("waiting", "ready", "leased", "offloaded"))
@@ -129,6 +132,29 @@ def _write_batch(
 
 def _counted(n: int, noun: str) -> str:
     return f"{n:,} {noun if n == 1 else noun + 's'}"
+
+
+def _format_of(output: Path | None) -> str:
+    """The format that a file's name says; without a suffix it is jsonl. Raises UsageError for any other suffix."""
+    suffix = output.suffix.lower() if output is not None else ""
+    if suffix not in SUFFIXES:
+        raise UsageError(f"{output}: unknown suffix {suffix!r}; wanted {' '.join(filter(None, SUFFIXES))}, or --format")
+    return SUFFIXES[suffix]
+
+
+def _lacks(queue: Queue, which: int | str | None, *, failed: bool, is_since: bool) -> list[str]:
+    """What was asked for and is not in the file, and how to get it: requests of a submission, else jobs."""
+    if which is None:
+        counts = queue.counts()
+        pending = sum(counts[state] for state in ("waiting", "ready", "leased", "offloaded"))
+    else:
+        one = queue.submission(which)
+        counts, pending = {"done": one.done, "failed": one.failed, "cancelled": one.cancelled}, one.pending
+    if is_since:  # what settled before is left out on purpose
+        counts = dict.fromkeys(counts, 0)
+    parts = [(counts["done"], "done (without --failed)")] if failed else [(counts["failed"], "failed (--failed)")]
+    parts += [(counts["cancelled"], "cancelled"), (pending, "pending")]
+    return [f"{n:,} {what}" for n, what in parts if n]
 
 
 def _write_jsonl(found: Iterable[Result], file: IO[str]) -> int:

@@ -1,0 +1,53 @@
+"""Why a drain left work behind, and the command that goes on with it: a line for each reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+from millpond.report.status import jobs_in_words, one_line
+from millpond.rules.effects import UNROUTED
+from millpond.rules.policy import Policy
+from millpond.rules.times import age_words
+from millpond.store.lanes import LaneRow
+from millpond.store.store import Store
+
+
+def why_left(
+    store: Store, policy: Policy, drained: Collection[str], command: Callable[[str], str], *, is_cut_short: bool = False
+) -> Iterator[str]:
+    """What is left now, and why. Counts up to 10,000 jobs a lane, and reads no other job.
+
+    `drained` are the lanes that the drain had; `command` writes out a verb as it must be typed; `is_cut_short` says
+    that it ended before it had to (a signal, --max-jobs).
+    """
+    wait, now_ms = command("drain --until-empty"), store.now_ms()
+    closed = store.closed_lanes()
+    for lane in dict.fromkeys([*policy.lanes, *closed]):
+        if n := store.ready_of_lane(lane):
+            if lane in closed:
+                yield f"{_closing(closed[lane], now_ms, command)}; {jobs_in_words(n)} ready for it"
+            elif lane not in drained and not is_cut_short:
+                why = "the settings turn it off" if not policy.lanes[lane].enabled else "this drain did not have it"
+                yield f"lane {lane} was not drained, since {why}; {jobs_in_words(n)} ready for it"
+    if store.any_ready(UNROUTED) and not is_cut_short:
+        yield "some jobs have no lane yet; the next drain looks for one"
+    due_ms = store.next_due_ms()
+    if due_ms is not None:
+        yield f"the next waiting job is due in {age_words(max(due_ms - now_ms, 0))}; `{wait}` waits for it"
+    for reason, n in store.waiting_for_person().items():
+        if reason == "asked":
+            which = f"`{command('jobs state:asked')}` lists them, `{command('explain ID')}` says what you can do"
+            yield f"{jobs_in_words(n)} waiting for your word after an unknown outcome; {which}"
+        else:
+            again = command(f"retry --filter state:{reason}")
+            yield f"{jobs_in_words(n)} waiting for a program that can load their type; `{again}` once it can"
+
+
+def _closing(row: LaneRow, now_ms: int, command: Callable[[str], str]) -> str:
+    reason = one_line(row.reason)
+    if row.closed_until_ms is None:
+        resume = command(f"lanes {row.lane} resume")
+        return f"lane {row.lane} is closed until you open it ({reason}); mend that, then `{resume}`"
+    state = "has no room" if row.closed_by == "saturated" else f"is {row.closed_by}"
+    left = age_words(row.closed_until_ms - now_ms)
+    return f"lane {row.lane} {state} for {left} more ({reason}); `{command('drain --until-empty')}` waits for it"
