@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from importlib import import_module
+from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millpond.engine.clock import wall_ms
 from millpond.engine.drain import Drainer, Until
@@ -22,11 +23,12 @@ from millpond.engine.reconcile import reclaim_dead
 from millpond.engine.workers import Workers
 from millpond.intake import Defaults, each_samples, take
 from millpond.lanes.given import Lanes, choose_lanes
+from millpond.lanes.imported import load_target
 from millpond.report import explain, status
 from millpond.report.status import Status
 from millpond.report.summary import Summary
 from millpond.rows import read as read
-from millpond.rules.errors import KeyConflict, LockHeld, SettingsError, UsageError
+from millpond.rules.errors import KeyConflict, LockHeld, UsageError
 from millpond.rules.filters import matches, parse
 from millpond.rules.job import (
     Attempt,
@@ -82,15 +84,18 @@ class Queue:
         policy: Policy,
         *,
         home: Path,
-        registry: Registry | None = None,
+        registry: Registry | Callable[[], Registry] | None = None,
     ) -> None:
-        """`folder` holds the locks beside the database; `open` finds all of this from settings."""
+        """`folder` holds the locks beside the database; `open` finds all of this from settings.
+
+        A `registry` may be given as a function, which is called when the first command is met: looking needs none.
+        """
         self.store = store
         self.folder = folder
         self.policy = policy
         self.home = home
-        self.registry = registry
-        self._workers = Workers(store, folder, policy, registry)
+        self._find_registry = registry if callable(registry) else lambda: registry
+        self._workers = Workers(store, folder, policy, lambda: self.registry)
 
     @classmethod
     def open(
@@ -121,12 +126,15 @@ class Queue:
         policy = policy if policy is not None else settings.policy
         policy.check()
         make_home(settings.home)
-        if registry is None and settings.commands:
-            registry = _registry(settings.commands)
+        named = partial(load_target, settings.commands, "commands") if settings.commands else None
         database = open_sqlite(settings.queue, durable=policy.durable)
         store = Store(database, wall_ms)
-        folder = database.path.with_name(database.path.name + ".d")  # of the file itself, whatever link led to it
-        return cls(store, folder, policy, home=settings.home, registry=registry)
+        return cls(store, database.lock_folder, policy, home=settings.home, registry=registry or named)
+
+    @cached_property
+    def registry(self) -> Registry | None:
+        """The command types that this program knows. Raises SettingsError where `commands:` names what is not there."""
+        return self._find_registry()
 
     def close(self) -> None:
         """Close it. What this process still held under a lease is another's from here on."""
@@ -246,25 +254,22 @@ class Queue:
         if chunk:
             yield from flush()
 
-    def take(self, work: Askable, position: int, **defaults: Any) -> Asked:
-        """Validate and name one piece of work without accepting it. Raises UsageError for what cannot be."""
-        return self._take(work, position, _defaults(defaults))
-
     def _take(self, work: Any, position: int, defaults: Defaults) -> Asked:
         if defaults.lane:
             self.policy.lane(defaults.lane)
         return take(
             work,
             position=position,
-            registry=self.registry,
+            registry=None if _is_plain(work) else self.registry,
             defaults=defaults,
             now_ms=self.store.now_ms(),
-            first_lane=self._first_lane,
+            first_lane=self.first_lane,
         )
 
-    def _first_lane(self, work: Work, route: str, wish: str) -> str:
+    def first_lane(self, work: Work, route: str, wish: str) -> str:
+        """Where routing starts work that has no past; "" where that is to be found when it is leased."""
         step = route_work(work, route, wish, Past(), self.policy)
-        return step.lane if isinstance(step, Step) else ""  # what fits no lane today may fit one when it is leased
+        return step.lane if isinstance(step, Step) else ""  # what fits no lane today may fit one by then
 
     # --- looking --------------------------------------------------------------------------------------------------
 
@@ -277,14 +282,12 @@ class Queue:
 
     def jobs(self, filter: str = "", *, limit: int = 100, before_id: int | None = None) -> list[Job]:  # noqa: A002
         """Jobs that match a filter, newest first. Raises UsageError for a filter that cannot be read."""
+        return list(islice(self._matching(filter, before_id), limit))
+
+    def _matching(self, filter: str, before_id: int | None = None) -> Iterator[Job]:  # noqa: A002
+        """Jobs that match, newest first, by pages: what is done to one changes no page to come."""
         terms = parse(filter, self.store.now_ms())
-        found: list[Job] = []
-        for job in self.store.jobs(before_id=before_id):
-            if len(found) >= limit:
-                break
-            if matches(terms, job, self.store.look_into):
-                found.append(job)
-        return found
+        return (job for job in self.store.jobs(before_id=before_id) if matches(terms, job, self.store.look_into))
 
     def submission(self, id_or_name: int | str) -> Submission:
         """One submission by id or name. Raises UsageError if there is none."""
@@ -380,7 +383,7 @@ class Queue:
             lane = self.policy.lanes.get(called) or LanePolicy(called)
             hold = hold_ms(lane, self.policy, job.service_class, job.due_ms, self.store.now_ms())
             done = self.store.cancel(job.id, hold_ms=hold)
-            return done.took_effect, done.why
+            return done.moved, done.why
 
         return self._bulk(filter_or_ids, one, dry_run, ("waiting", "ready", "leased", "offloaded"))
 
@@ -393,7 +396,7 @@ class Queue:
 
         def one(job: Job) -> tuple[bool, str]:
             done = self.store.retry(job.id, granted=self.policy.max_attempts_per_job, lane=lane)
-            return done.took_effect, done.why
+            return done.moved, done.why
 
         return self._bulk(filter_or_ids, one, dry_run, ("failed", "cancelled", "waiting"))
 
@@ -410,7 +413,7 @@ class Queue:
                 raise UsageError(
                     "filter: found nothing, wanted words such as state:failed, or ids; it would admit all jobs"
                 )
-            jobs = self.jobs(which, limit=2**31)
+            jobs = self._matching(which)
         else:
             ids = [which] if isinstance(which, int) else which
             jobs = (self.store.job(id_) if 0 < id_ < MAX_ID else None for id_ in ids)
@@ -560,10 +563,7 @@ def _cursor(after: str | None) -> int:
     return int(after)
 
 
-def _registry(target: str) -> Registry:
-    """The registry that `commands: module:REGISTRY` names."""
-    module, _, name = target.partition(":")
-    try:
-        return cast("Registry", getattr(import_module(module), name))
-    except (ImportError, AttributeError, ValueError) as problem:
-        raise SettingsError(f"commands: cannot load {target!r}: {problem}; wanted module:REGISTRY") from problem
+def _is_plain(work: Any) -> bool:
+    """Whether work is surely no command, so that nobody needs to know the types."""
+    inner = work.work if isinstance(work, Request) else work
+    return isinstance(inner, Prompt | str | Mapping)

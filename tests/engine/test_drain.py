@@ -415,3 +415,30 @@ def test_a_lane_asked_for_by_name_serves_even_after_an_ambiguous_call(mill: Mill
     mill.ask("a", lane="paid")
     assert mill.drain(first, second).done == 1
     assert (len(first.calls), len(second.calls)) == (0, 2)
+
+
+def test_a_local_server_that_is_not_running_fails_no_job(mill: Mill) -> None:
+    refused = Evidence(sent="no", failure="refused", message="connection refused")
+    lane = ScriptedLane(
+        LanePolicy("free", kind="callable", price=FREE, base_url="http://127.0.0.1:1/v1", max_attempts=1),
+        [refused] * 6,
+    )
+    mill.ask("a", "b", "c")
+    summary = mill.drain(lane, lane_down_after=3, lane_down_probe_ms=20)
+    assert (summary.done, summary.failed) == (3, 0)
+
+
+def test_a_drain_that_is_stopped_again_and_again_fails_no_job(mill: Mill) -> None:
+    [job] = mill.ask("a")
+    for _ in range(4):
+        lane = free([Held()], max_in_flight=1, after_hold="same", max_attempts=1)
+        drainer = mill.drainer(lane)
+
+        async def act(lane: ScriptedLane = lane, drainer: Drainer = drainer) -> None:
+            await lane.began(1)
+            drainer.stop()
+            drainer.stop()
+
+        asyncio.run(during(drainer.run(), act))
+    assert mill.state(job) == "ready"
+    assert mill.drain(free(after_hold="same", max_attempts=1)).done == 1

@@ -13,16 +13,27 @@ from typing import Any, cast
 import pytest
 from pydantic import BaseModel, field_validator
 
-from millpond import Policy, Prompt, Queue, QueueBusy, QueueUnavailable, Reply, Saturated, SettingsError, UsageError
+from millpond import (
+    Ambiguous,
+    Policy,
+    Prompt,
+    Queue,
+    QueueBusy,
+    QueueUnavailable,
+    Reply,
+    Saturated,
+    SettingsError,
+    UsageError,
+)
 from millpond.engine import drain, scribe
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.scribe import Scribe
 from millpond.lanes import CallableLane
 from millpond.rules.job import Usage
-from millpond.rules.journey import bill
 from millpond.rules.outcome import Evidence
 from millpond.rules.policy import LanePolicy
 from millpond.rules.price import FREE, Cost, PriceRule
+from millpond.rules.verdict import bill
 from millpond.testing import ScriptedLane
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -336,3 +347,70 @@ def test_ids_beyond_any_id_are_unknown(open_queue: Open) -> None:
         with pytest.raises(UsageError, match="in this queue"):
             ask(2**70)
     assert queue.cancel([2**70]).reasons == {"unknown job": 1}
+
+
+# --- workers take the same way as a drain
+
+
+def by_hand(open_queue: Open, **lane: Any) -> Queue:
+    own = LanePolicy("own", kind="callable", price=FREE, **lane)
+    return open_queue(own, max_attempts_per_job=2, max_unusable_per_job=9)
+
+
+def test_a_worker_meets_the_policy_that_does_not_pay_again(open_queue: Open) -> None:
+    queue = by_hand(open_queue, after_hold="fail")
+    job = queue.enqueue("a").job_id
+    [lease] = queue.lease()
+    uid = queue.record(lease)
+    assert uid is not None
+    queue.settle(lease, uid, Ambiguous("who knows"))
+    [lease] = queue.lease()
+    assert queue.record(lease) is None
+    assert queue.job(job).state == "failed"
+    assert [attempt.resolution for attempt in queue.ledger()] == ["fail"]
+
+
+def test_a_workers_attempts_are_bounded_for_life(open_queue: Open) -> None:
+    queue = by_hand(open_queue, max_attempts=9)
+    job = queue.enqueue("a").job_id
+    for _ in range(2):
+        [lease] = queue.lease()
+        uid = queue.record(lease)
+        assert uid is not None
+        queue.settle(lease, uid, Ambiguous("who knows"))
+    [lease] = queue.lease()
+    assert queue.record(lease) is None
+    assert (queue.job(job).reason or "").startswith("attempts: lifetime cap of 2")
+
+
+def test_a_worker_finds_a_closed_lane_closed(open_queue: Open) -> None:
+    queue = by_hand(open_queue)
+    queue.enqueue_many(["a", "b"])
+    first, second = queue.lease(2)
+    uid = queue.record(first)
+    assert uid is not None
+    queue.settle(first, uid, Saturated(after_s=60))
+    assert queue.record(second) is None
+    assert (queue.counts()["ready"], len(list(queue.ledger()))) == (2, 1)
+
+
+def test_looking_needs_no_command_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "millpond.yaml").write_text('commands: "not_there:REGISTRY"\n')
+    with Queue.open() as queue:
+        queue.enqueue("a prompt")
+        assert queue.counts()["ready"] == 1
+        with pytest.raises(SettingsError, match=r"commands: no module 'not_there'"):
+            queue.drain(lanes=lambda work: "x")
+
+
+def test_command_types_beside_the_caller_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_types.py").write_text(
+        "from pydantic import BaseModel\nclass Mail(BaseModel):\n    to: str\nREGISTRY = {'Mail': Mail}\n"
+    )
+    (tmp_path / "millpond.yaml").write_text('commands: "my_types:REGISTRY"\n')
+    with Queue.open() as queue:
+        assert queue.registry is not None
+        queue.enqueue(queue.registry["Mail"](to="a"))
+        assert queue.drain(lanes=lambda work: work.to).done == 1

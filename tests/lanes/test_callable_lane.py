@@ -392,8 +392,8 @@ def test_a_python_lane_calls_what_its_target_names(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("", "found '', wanted module:callable"),
-        ("json", "wanted module:callable"),
+        ("", "found '', wanted module:name"),
+        ("json", "wanted module:name"),
         ("no_such_pond:count", "no module 'no_such_pond'"),
         ("json:no_such", "'json' has no 'no_such'"),
         ("json:__doc__", "wanted a callable"),

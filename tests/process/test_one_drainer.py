@@ -66,5 +66,5 @@ def test_a_drainer_that_was_killed_leaves_nothing_behind_that_the_next_does_not_
         with Queue.open(home.home) as queue:
             assert queue.counts()["done"] == 3
             ledger = [(row.outcome, row.resolution, row.code) for row in queue.ledger()]
-            assert sorted(ledger, key=str) == [("ambiguous", "same", "owner_died")] * 2 + [("ok", None, "ok")] * 3
+            assert sorted(ledger, key=str) == [("ambiguous", "same", "died")] * 2 + [("ok", None, "ok")] * 3
             assert queue.store.living_owners() == []

@@ -13,13 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.rules.admission import Admitted, ParkUntil
-from millpond.rules.job import Lease, Prompt, Reply, Usage
-from millpond.rules.journey import (
+from millpond.rules.admission import Admitted, Closing, NotNow
+from millpond.rules.effects import (
     ACCEPT,
     Admit,
     Call,
-    Closing,
     Detach,
     Effect,
     Facts,
@@ -35,14 +33,14 @@ from millpond.rules.journey import (
     Silence,
     StopListening,
     Then,
-    end,
-    journey,
-    worst_bill,
 )
+from millpond.rules.job import Lease, Prompt, Reply, Usage
+from millpond.rules.journey import journey
 from millpond.rules.outcome import Evidence
 from millpond.rules.policy import Backoff, LanePolicy, Policy
 from millpond.rules.price import FREE, Cost, PriceRule
 from millpond.rules.router import Past, Tried, Undecided
+from millpond.rules.verdict import end, worst_bill
 from millpond.testing import evidence_of
 
 NOW_MS = 1_000_000
@@ -121,7 +119,7 @@ def test_without_a_ledger_row_there_is_no_call() -> None:
 
 
 def test_a_lane_that_closed_meanwhile_gets_its_job_back_without_a_row() -> None:
-    assert drive(ParkUntil(NOW_MS, "closed")) == [Admit("free"), Give(Then("release"))]
+    assert drive(NotNow()) == [Admit("free"), Give(Then("release"))]
 
 
 def test_a_job_that_must_go_to_another_lane_is_given_back_to_be_leased_there() -> None:
@@ -184,7 +182,7 @@ def test_an_attempt_on_a_lane_that_has_left_the_policy_is_pinned() -> None:
 
 def test_a_soft_timeout_detaches_and_listens_on() -> None:
     effects = drive(Admitted(), RECORDED, Silence(NOW_MS), None, heard())
-    assert effects[3:5] == [Detach("uid", 900_000), Listen("uid", 900_000)]
+    assert effects[3:5] == [Detach("uid", 900_000), Listen("uid", "free", 900_000)]
     settle = effects[5]
     assert isinstance(settle, Settle)
     assert (settle.ending.outcome, settle.then) == ("ok", ACCEPT), "the job's next move is not this call's any more"
@@ -193,7 +191,7 @@ def test_a_soft_timeout_detaches_and_listens_on() -> None:
 def test_when_the_hold_is_over_it_stops_the_hold_but_not_the_listening() -> None:
     effects = drive(Admitted(), RECORDED, Silence(NOW_MS), None, Silence(NOW_MS), None, heard("ambiguous"))
     assert kinds(effects[3:]) == ["Detach", "Listen", "StopListening", "Listen", "Settle"]
-    assert (effects[5], effects[6]) == (StopListening("uid"), Listen("uid", None))
+    assert (effects[5], effects[6]) == (StopListening("uid"), Listen("uid", "free", None))
     assert isinstance(effects[7], Settle)
     assert effects[7].then == ACCEPT
 
@@ -201,7 +199,7 @@ def test_when_the_hold_is_over_it_stops_the_hold_but_not_the_listening() -> None
 def test_without_a_hold_the_call_is_only_listened_to() -> None:
     policy = replace(POLICY, late_completion_window_ms=0)
     effects = drive(Admitted(), RECORDED, Silence(NOW_MS), None, heard(), policy=policy)
-    assert effects[3:5] == [Detach("uid", 0), Listen("uid", None)]
+    assert effects[3:5] == [Detach("uid", 0), Listen("uid", "free", None)]
 
 
 def test_a_due_time_shortens_the_hold() -> None:
@@ -348,7 +346,7 @@ def answer_to(effect: Effect, data: st.DataObject) -> Any:
             undecided = data.draw(st.lists(st.builds(Undecided, st.just("u"), st.sampled_from(ORDER)), max_size=2))
             return past(*tried, undecided=undecided, made=data.draw(st.integers(0, 5)))
         case Admit():
-            return data.draw(st.sampled_from([Admitted(), ParkUntil(None, "closed")]))
+            return data.draw(st.sampled_from([Admitted(), NotNow()]))
         case Record():
             return data.draw(st.sampled_from([RECORDED, Instead("held"), Instead("answered")]))
         case Listen(for_ms=None):

@@ -61,7 +61,7 @@ EXAMPLES: list[Example] = [
     ("said-permanent", Evidence(said="permanent", failure="exception"), {}, "permanent", "said_permanent", None),
     ("said-unusable", Evidence(said="unusable"), {}, "unusable", "said_unusable", None),
     ("unsent-pool", Evidence(sent="no", failure="pool_timeout"), {}, "saturated", "pool_timeout", "until"),
-    ("unsent-local", Evidence(sent="no", failure="refused"), {"local": True}, "retryable", "unreachable", "count"),
+    ("unsent-local", Evidence(sent="no", failure="refused"), {"local": True}, "retryable", "not_running", "count"),
     ("unsent", Evidence(sent="no", failure="refused"), {}, "retryable", "unreachable", None),
     ("unsent", Evidence(sent="no", failure="dns"), {}, "retryable", "unreachable", None),
     ("unsent", Evidence(sent="no", failure="tls"), {}, "retryable", "unreachable", None),
@@ -214,9 +214,10 @@ EXAMPLES: list[Example] = [
     ),
     ("exception", Evidence(failure="exception", type="ValueError"), {}, "ambiguous", "handler_failed", None),
     ("exit-status", Evidence(failure="exit_status", message="exit status 1"), {}, "ambiguous", "exit_status", None),
+    ("given-up", Evidence(failure="cancelled"), {}, "ambiguous", "given_up", None),
     *[
         ("our-deadline", Evidence(failure=failure), {}, "ambiguous", "timeout", None)
-        for failure in ("first_byte_timeout", "idle_timeout", "total_timeout", "soft_timeout", "cancelled")
+        for failure in ("first_byte_timeout", "idle_timeout", "total_timeout", "soft_timeout")
     ],
     *[
         ("cut", Evidence(failure=failure, status=200, has_content=True), {}, "ambiguous", "cut", None)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from millpond.rules.job import Command, Image, Outcome, Prompt
 from millpond.rules.policy import Backoff, LanePolicy, Policy
+from millpond.rules.price import FREE as FREE_PRICE
 from millpond.rules.router import (
     Exhausted,
     Past,
@@ -298,3 +299,18 @@ def test_a_hold_ends_with_the_due_time_while_that_can_be_met(service_class: Any,
 
 def test_no_hold_is_longer_than_the_late_window() -> None:
     assert hold_ms(LanePolicy("free"), Policy(late_completion_window_ms=7), "batch", None, now_ms=0) == 7
+
+
+# --- what is not the job's fault (decision 007)
+
+
+def test_calls_that_our_own_end_broke_off_use_up_no_attempt_of_a_lane_that_costs_nothing() -> None:
+    free = replace(POLICY, lanes={"free": LanePolicy("free", price=FREE_PRICE, max_attempts=2, after_hold="same")})
+    ours = [Tried("free", "ambiguous", "same", code) for code in ("died", "given_up", "died")]
+    assert next_lane(ours, free, ("free",)) == Step("free", 0)
+    assert isinstance(next_lane([Tried("free", "ambiguous", "same", "cut")] * 2, free, ("free",)), Exhausted)
+
+
+def test_on_a_lane_that_costs_they_count() -> None:
+    paid = replace(POLICY, lanes={"paid": LanePolicy("paid", max_attempts=2, after_hold="same")})
+    assert isinstance(next_lane([Tried("paid", "ambiguous", "same", "died")] * 2, paid, ("paid",)), Exhausted)

@@ -7,10 +7,11 @@ from pathlib import Path
 import apsw
 
 JOB = """
-INSERT INTO job (kind, route, fingerprint, idempotency_key, state, wait_reason, not_before_ms, priority, batch_class,
+INSERT INTO job (kind, route, fingerprint, idempotency_key, state, wait_reason, not_before_ms, priority, service_class,
   due_ms, next_lane, wished_lane, lease_owner, artifact_id, reason, origin, tags, created_ms, settled_ms, requests)
 WITH RECURSIVE n (i) AS (SELECT :start UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :start + :rows)
-SELECT 'prompt', '', 'f' || i, 'k' || i, :state, :wait_reason, :not_before_ms + i % 97, i % 5, i % 2,
+SELECT 'prompt', '', 'f' || i, 'k' || i, :state, :wait_reason, :not_before_ms + i % 97, i % 5,
+  CASE i % 2 WHEN 0 THEN 'realtime' ELSE 'batch' END,
   1000000 + i % 89, :lane, '', :owner, CASE WHEN :artifact_id IS NOT NULL THEN i END, :reason,
   'api', '[]', i, :settled_ms, 1 FROM n
 """

@@ -1,251 +1,28 @@
-"""The store beside a model in dicts: whatever is done to both in whatever order, they say and hold the same."""
+"""The SQLite store beside a model in dicts: whatever is done to both in whatever order, they say and hold the same."""
 
 from __future__ import annotations
 
 import tempfile
+import weakref
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from model import MAX_LEASES_LOST, Job, Model
 
-from millpond.rules.effects import ACCEPT, Then
-from millpond.rules.errors import KeyConflict, LeaseLost
-from millpond.rules.job import Lease
 from millpond.store.store import Store, open_sqlite
-from millpond.testing.promises import check_promises
-from millpond.testing.scene import Scene, ending
-
-HOLD_MS = st.sampled_from([0, 1_000])
-ENDS = st.sampled_from(["ok", "ok", "retryable", "ambiguous", "permanent", "unusable"])
-AFTER_FAILURE = st.sampled_from([
-    (Then("release"), ("ready", None, None)),
-    (Then("back_off", delay_ms=30), ("waiting", "backoff", 30)),
-    (Then("fail", reason="refused: no"), ("failed", None, None)),
-    (Then("ask"), ("waiting", "asked", None)),
-])  # fmt: skip
-WORKS = st.sampled_from([("a", "a"), ("a", "a"), ("mine", "a"), ("mine", "b")])
-"""Key and work: one that is named by what it asks, and a caller's key for two different works."""
+from millpond.testing import store_machine
 
 
-class Beside(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.folder = tempfile.TemporaryDirectory()
-        path = Path(self.folder.name) / "queue.db"
-        self.scene = Scene(lambda now_ms: Store(open_sqlite(path, durable=False), now_ms))
-        self.store, self.model = self.scene.store, Model()
-        self.owners = [self.scene.worker, self.scene.owner("w1")]
-        self.leases: list[Lease] = []
-        self.calls: list[tuple[str, Lease]] = []
+def make_sqlite(now_ms: Callable[[], int]) -> Store:
+    """A store in a folder that goes with it."""
+    folder = tempfile.TemporaryDirectory()
+    store = Store(open_sqlite(Path(folder.name) / "queue.db", durable=False), now_ms)
+    weakref.finalize(store, folder.cleanup)
+    return store
 
-    def teardown(self) -> None:
-        self.store.close()
-        self.folder.cleanup()
 
-    def pick(self, data: st.DataObject, things: list[Any]) -> Any:
-        """One of the newest few: old ones have had their turn."""
-        return things[-1 - data.draw(st.integers(0, min(len(things), 4) - 1))]
-
-    # --- what callers do ----------------------------------------------------------------------------------------------
-
-    @rule(named=WORKS, fresh=st.booleans(), priority=st.integers(0, 2), delay=st.sampled_from([0, 0, 40]))
-    def ask(self, named: tuple[str, str], fresh: bool, priority: int, delay: int) -> None:
-        key, work = named
-        now, start = self.scene.now_ms, self.scene.now_ms + delay
-        expected = self.model.ask(key, work, fresh, priority, start, now)
-        try:
-            receipt = self.scene.ask(key, work=work, fresh=fresh, priority=priority, not_before_ms=start)
-        except KeyConflict:
-            assert expected == "conflict"
-            return
-        assert receipt.disposition == expected
-        new = Job(key, work, priority=priority)
-        assert (receipt.job_id in self.model.jobs) == (expected == "joined" or self.has_done_job(expected, key))
-        self.model.hang(receipt.job_id, receipt.request_id, expected, new, start, now)
-        if expected == "reused":
-            assert self.store.job(receipt.job_id) is not None
-            assert self.scene.text(receipt.request_id) is not None
-
-    def has_done_job(self, said: str, key: str) -> bool:
-        return said == "reused" and any(job.answer == self.model.in_force[key] for job in self.model.jobs.values())
-
-    @precondition(lambda self: self.model.jobs)
-    @rule(data=st.data(), hold_ms=HOLD_MS)
-    def cancel(self, data: st.DataObject, hold_ms: int) -> None:
-        job_id = self.pick(data, list(self.model.jobs))
-        assert self.store.cancel(job_id, hold_ms=hold_ms).took_effect == self.model.cancel(job_id, hold_ms)
-
-    @precondition(lambda self: self.model.jobs)
-    @rule(data=st.data(), hold_ms=HOLD_MS)
-    def withdraw(self, data: st.DataObject, hold_ms: int) -> None:
-        request_id = self.pick(data, sorted(id_ for job in self.model.jobs.values() for id_ in job.requests))
-        done = self.store.withdraw(request_id, hold_ms=hold_ms)
-        assert done.took_effect == self.model.withdraw(request_id, hold_ms)
-
-    @precondition(lambda self: any(job.state in ("failed", "cancelled") for job in self.model.jobs.values()))
-    @rule(data=st.data())
-    def retry(self, data: st.DataObject) -> None:
-        over = [id_ for id_, job in self.model.jobs.items() if job.state in ("failed", "cancelled")]
-        job_id = self.pick(data, over)
-        assert self.store.retry(job_id).took_effect == self.model.retry(job_id)
-
-    @precondition(lambda self: self.model.jobs)
-    @rule(data=st.data())
-    def retry_whatever(self, data: st.DataObject) -> None:
-        job_id = self.pick(data, list(self.model.jobs))
-        assert self.store.retry(job_id).took_effect == self.model.retry(job_id)
-
-    # --- what workers do ----------------------------------------------------------------------------------------------
-
-    @rule(at=st.integers(0, 1), limit=st.integers(1, 3))
-    def lease(self, at: int, limit: int) -> None:
-        owner = self.owners[at]
-        leases = self.scene.lease(limit, owner=owner)
-        assert [lease.job_id for lease in leases] == self.model.lease(owner, limit, self.scene.now_ms)
-        for lease in leases:
-            assert lease.lease_no == self.model.jobs[lease.job_id].lease_no
-        self.leases += leases
-
-    @rule(named=WORKS, fresh=st.booleans(), at=st.integers(0, 1))
-    def ask_and_call(self, named: tuple[str, str], fresh: bool, at: int) -> None:
-        """Three verbs in one rule, so that calls are in the air more often than chance would have them there."""
-        self.ask(named, fresh, 0, 0)
-        known = len(self.leases)
-        self.lease(at, 3)
-        for lease in self.leases[known:]:
-            self.send(lease)
-
-    @precondition(lambda self: self.leases)
-    @rule(data=st.data())
-    def record(self, data: st.DataObject) -> None:
-        self.send(self.pick(data, self.leases))
-
-    def send(self, lease: Lease) -> None:
-        if self.model.lost(lease.job_id, lease.lease_no, lease.owner):
-            with self.scene.lease_lost():
-                self.scene.record(lease)
-            return
-        uid = self.scene.record(lease)
-        assert (uid is not None) == self.model.record(uid or "", lease.job_id, lease.owner)
-        if uid is not None:
-            self.calls.append((uid, lease))
-
-    @precondition(lambda self: self.leases)
-    @rule(data=st.data(), after=AFTER_FAILURE)
-    def give(self, data: st.DataObject, after: tuple[Then, tuple[str, str | None, int | None]]) -> None:
-        lease, (then, state) = self.pick(data, self.leases), after
-        job = self.model.jobs[lease.job_id]
-        if job.state != "leased" or job.lease_no != lease.lease_no:
-            with self.scene.refused(LeaseLost):
-                self.store.give(lease, then)
-            return
-        self.store.give(lease, then)
-        job.go(*self.dated(state))
-
-    @precondition(lambda self: self.calls)
-    @rule(data=st.data(), outcome=ENDS, after=AFTER_FAILURE, detached=st.booleans())
-    def settle(
-        self, data: st.DataObject, outcome: str, after: tuple[Then, tuple[str, str | None, int | None]], detached: bool
-    ) -> None:
-        uid, lease = self.pick(data, self.calls)
-        self.end(uid, lease, outcome, *after, detached=detached)
-
-    def end(
-        self, uid: str, lease: Lease, outcome: str, then: Then, state: tuple[str, str | None, int | None] | None, *,
-        detached: bool,
-    ) -> None:  # fmt: skip
-        if outcome == "ok" or detached:
-            then, state = ACCEPT, None
-        elif outcome == "ambiguous":
-            then, state = Then("release"), ("ready", None, None)
-        settled = self.store.settle(
-            uid, ending(outcome), then, lane="free", lease=None if detached else lease  # type: ignore[arg-type]
-        )  # fmt: skip
-        expected = self.model.settle(uid, outcome, self.dated(state) if state else None, lease.lease_no)
-        assert settled.accepted == expected
-
-    @precondition(lambda self: self.open_calls())
-    @rule(data=st.data(), at=st.integers(0, 1))
-    def lose_sight_and_call_again(self, data: st.DataObject, at: int) -> None:
-        """Two calls of one key, and both may answer yet: what all of this is about."""
-        uid, lease = self.pick(data, self.open_calls())
-        self.end(uid, lease, "ambiguous", Then("release"), None, detached=False)
-        self.store.resolve(uid, "same")
-        self.model.resolve(uid, "same")
-        known = len(self.leases)
-        self.lease(at, 3)
-        for again in self.leases[known:]:
-            self.send(again)
-
-    def open_calls(self) -> list[tuple[str, Lease]]:
-        return [(uid, lease) for uid, lease in self.calls if self.model.tries[uid].outcome is None]
-
-    @precondition(lambda self: self.calls)
-    @rule(data=st.data(), hold_ms=HOLD_MS)
-    def detach(self, data: st.DataObject, hold_ms: int) -> None:
-        uid, lease = self.pick(data, self.calls)
-        assert self.store.detach(uid, lease, hold_ms) == self.model.detach(uid, lease.lease_no, hold_ms)
-
-    @precondition(lambda self: self.calls)
-    @rule(data=st.data())
-    def stop_listening(self, data: st.DataObject) -> None:
-        uid, _ = self.pick(data, self.calls)
-        self.store.stop_listening(uid)
-        self.model.stop_listening(uid)
-
-    @precondition(lambda self: self.calls)
-    @rule(data=st.data(), choice=st.sampled_from(["pin", "same", "fail"]))
-    def resolve(self, data: st.DataObject, choice: str) -> None:
-        uid, _ = self.pick(data, self.calls)
-        self.store.resolve(uid, choice)
-        self.model.resolve(uid, choice)
-
-    @rule(at=st.integers(0, 1))
-    def die(self, at: int) -> None:
-        """An owner dies, and another takes its place; what the dead one still does is done by the rules above."""
-        dead = self.owners[at]
-        self.store.reclaim(dead, max_leases_lost=MAX_LEASES_LOST)
-        self.model.reclaim(dead)
-        self.owners[at] = self.scene.owner(f"w{len(self.model.dead) + 1}")
-
-    @rule(ms=st.sampled_from([1, 30, 2_000]))
-    def advance(self, ms: int) -> None:
-        self.scene.clock.advance(ms)
-
-    def dated(self, state: tuple[str, str | None, int | None]) -> tuple[str, str | None, int | None]:
-        name, why, delay = state
-        return name, why, None if delay is None else self.scene.now_ms + delay
-
-    # --- what must hold -----------------------------------------------------------------------------------------------
-
-    @invariant()
-    def both_hold_the_same(self) -> None:
-        for id_, job in self.model.jobs.items():
-            real = self.scene.job(id_)
-            assert (real.state, real.wait_reason, real.not_before_ms) == (job.state, job.why, job.not_before)
-            assert (real.priority, real.attempts_made, real.leases_lost) == (job.priority, job.made, job.lost)
-            assert {one.id: one.withdrawn_ms is None for one in self.store.requests(id_)} == job.requests
-        ledger = {row.uid: row for row in self.store.attempts()}
-        assert list(ledger) == list(self.model.tries)
-        for uid, it in self.model.tries.items():
-            row = ledger[uid]
-            assert (row.seq, row.outcome, row.resolution, row.listener) == (
-                it.seq, it.outcome, it.resolution, it.listener)  # fmt: skip
-            assert (row.artifact_id is not None) == (uid in self.model.accepted)
-
-    @invariant()
-    def the_artifacts_in_force_are_the_same(self) -> None:
-        rows = self.store.db.read(lambda tx: tx.all("artifacts_in_force", keys=["a", "mine"]))
-        work_of = {row.idempotency_key: row.fingerprint for row in rows}
-        assert work_of.keys() == self.model.in_force.keys()
-
-    @invariant()
-    def every_promise_is_kept(self) -> None:
-        check_promises(self.store)
+Machine = store_machine(make_sqlite)
 
 
 def at_length(max_examples: int, steps: int) -> settings:
@@ -257,11 +34,11 @@ def at_length(max_examples: int, steps: int) -> settings:
     )
 
 
-class TestBesideAModel(Beside.TestCase):
+class TestBesideAModel(Machine.TestCase):
     settings = at_length(150, 40)
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(1_800)
-class TestBesideAModelAtLength(Beside.TestCase):
+class TestBesideAModelAtLength(Machine.TestCase):
     settings = at_length(2_000, 80)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from population import fill, fill_answers
 
 from millpond.rules.admission import Closing
 from millpond.rules.job import Reply
+from millpond.store import looking
 from millpond.store.store import Store, open_sqlite
 from millpond.testing.scene import Scene, asked
 
@@ -145,3 +147,25 @@ def test_many_equal_requests_write_their_job_once(tmp_path: Path, meter: Meter) 
         counts.append(meter.rows_written() - before)
     assert counts[1] - counts[0] == 2 * 100
     scene.store.close()
+
+
+def test_asking_whether_a_submission_waits_costs_one_page_however_large_it_is(tmp_path: Path, meter: Meter) -> None:
+    """From the cursor of a wait: with one that waits at once, and where all before the cursor have had their end."""
+    steps: list[list[int]] = []
+    for size in (2_000, 20_000):
+        path = tmp_path / f"{size}.db"
+        scene = open_scene(path)
+        answered = scene.answered("k").job_id
+        add_requests(path, answered, size)
+        waits = scene.ask("waits")
+        sql = "UPDATE request SET submission_id = 1, position = ? WHERE id = ?"
+        connection = apsw.Connection(str(path))
+        connection.execute(sql, (size + 1, waits.request_id)).fetchall()
+        connection.close()
+        assert scene.store.first_pending(1) == size + 1
+        steps.append([meter.of(partial(scene.store.first_pending, 1, after)) for after in (size, size + 1)])
+        one_page = partial(looking.first_pending, submission_id=1, after=-1, limit=500)
+        steps[-1].append(meter.of(lambda: scene.store.db.read(one_page)))  # noqa: B023  # called at once
+        scene.store.close()
+    assert steps[0] == steps[1]
+    assert 0 < max(steps[0][:2]) < 200 < steps[0][2]

@@ -41,11 +41,18 @@ HOT = {
     "results_after": ["r USING INTEGER PRIMARY KEY (rowid>?)"],
     "results_of_submission_after": ["request_position (submission_id=? AND position>?)"],
     "answered_of_submission_after": ["request_position (submission_id=? AND position>?)"],
+    "end_of_page": ["COVERING INDEX request_position (submission_id=? AND position>?)"],
+    "first_pending": [
+        "request_position (submission_id=? AND position>? AND position<?)",
+        "USING INTEGER PRIMARY KEY (rowid=?)",
+    ],
+    "attempts_of_job": ["attempt_key (idempotency_key=? AND seq>?)"],
+    "undecided": ["attempt_undecided (idempotency_key=? AND rowid>?)"],
     "events_after": ["event USING INTEGER PRIMARY KEY (rowid>?)"],
     "attempts_after": ["attempt USING INTEGER PRIMARY KEY (rowid>?)"],
     "rank_before": [
         "job_ready (next_lane=? AND priority>?)",
-        "job_ready (next_lane=? AND priority=? AND batch_class=? AND due_ms=? AND id<?)",
+        "job_ready (next_lane=? AND priority=? AND service_class=? AND due_ms=? AND id<?)",
     ],
 }
 """Name -> what its plan must say."""
@@ -66,7 +73,6 @@ SORTED = {
     "count_states": "seven groups",
     "living_owners": "a handful of processes",
     "open_or_undecided": "a handful of attempts of the keys asked for",
-    "attempts_of_job": "the attempts of one key, for showing",
     "submission_states": "a group for each state, for showing",
     "waiting_for_person": "a group for each reason, for showing",
     "calls_in_flight": "a group for each lane",

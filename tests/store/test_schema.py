@@ -25,7 +25,7 @@ IMPOSSIBLE = {
     "fewer than no attempts": "UPDATE job SET attempts_made = -1 WHERE id = 1",
     "fewer than no requests": "UPDATE job SET requests = -1 WHERE id = 1",
     "a due time that is unknown": "UPDATE job SET due_ms = NULL WHERE id = 1",
-    "an unknown class": "UPDATE job SET batch_class = 2 WHERE id = 1",
+    "an unknown class": "UPDATE job SET service_class = 'urgent' WHERE id = 1",
     "an unknown outcome": "UPDATE attempt SET outcome = 'fine', ended_ms = 1 WHERE seq = 1",
     "an outcome without an end": "UPDATE attempt SET ended_ms = NULL WHERE seq = 1",
     "an end without an outcome": "UPDATE attempt SET outcome = NULL, artifact_id = NULL WHERE seq = 1",

@@ -12,7 +12,7 @@ from pathlib import Path
 import millpond
 from millpond.queue import Queue
 
-NOT_FOR_CALLERS = {"at", "enqueue_stream", "reclaim_dead", "take"}
+NOT_FOR_CALLERS = {"at", "enqueue_stream", "first_lane", "reclaim_dead", "registry"}
 """Methods that the command line uses."""
 
 HERE = Path(__file__).resolve().parent

@@ -105,6 +105,11 @@ class SqliteDatabase:
                 self._turnstile.close()
                 raise
 
+    @property
+    def lock_folder(self) -> Path:
+        """Where locks beside the database stand: by the file itself, whatever link led to it."""
+        return lock_folder(self.path)
+
     def write(self, operation: Callable[[Transaction], T], *, full: bool = True) -> T:
         """Run an operation and commit it. It returned = it is committed; it raised = nothing of it is written.
 
@@ -293,6 +298,12 @@ class SqliteDatabase:
             raise translate_os(error, self.path) from error
         finally:
             self._turnstile.leave()
+
+
+def lock_folder(path: Path) -> Path:
+    """The folder of a database's locks, which need not exist: `PATH.d`, of the file that a link leads to."""
+    real = Path(os.path.realpath(path))
+    return real.with_name(real.name + ".d")
 
 
 def file_system(path: Path) -> str:

@@ -17,13 +17,14 @@ from millpond.engine.tab import LaneTab, Tab
 from millpond.lanes.lane import Lane
 from millpond.report.summary import Reason, Summary
 from millpond.rules.admission import LaneLoad, room
+from millpond.rules.effects import UNROUTED
 from millpond.rules.errors import MillpondError, QueueUnavailable
-from millpond.rules.journey import UNROUTED
 from millpond.rules.policy import Policy
 from millpond.rules.router import lanes_for, route_work
 from millpond.store import lease as leasing
+from millpond.store.lanes import LaneRow, load_of
 from millpond.store.reclaim import Reclaimed
-from millpond.store.store import LaneRow, Store
+from millpond.store.store import Store
 
 POLL_MS = 100
 """How often other processes' writes are looked for while idle: one PRAGMA, no row is read until somebody committed."""
@@ -261,12 +262,7 @@ class Drainer:
                     return
 
     def _load(self, lane: str) -> LaneLoad:
-        closed = self._closed.get(lane)
-        return LaneLoad(
-            in_flight=self.tab.lanes[lane].in_flight,
-            closed_until_ms=closed.closed_until_ms if closed else None,
-            needs_person=closed is not None and closed.closed_until_ms is None,
-        )
+        return load_of(self.tab.lanes[lane].in_flight, self._closed.get(lane))
 
     async def _keep_tending(self) -> None:
         while self._tend is not None:

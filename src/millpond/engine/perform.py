@@ -14,26 +14,18 @@ from millpond.engine.scribe import Scribe
 from millpond.engine.tab import Tab
 from millpond.lanes.lane import Call as LaneCall
 from millpond.lanes.lane import Lane
-from millpond.rules import journey as steps
-from millpond.rules.admission import Admitted, LaneLoad, ParkUntil, admit
+from millpond.rules import effects as steps
+from millpond.rules.admission import Admitted, NotNow, admit
+from millpond.rules.effects import Effect, Facts, Heard, Instead, Recorded, Silence
 from millpond.rules.errors import LeaseLost
 from millpond.rules.job import Lease
-from millpond.rules.journey import (
-    Closing,
-    Effect,
-    Ending,
-    Facts,
-    Heard,
-    Instead,
-    Recorded,
-    Silence,
-    journey,
-    worst_bill,
-)
+from millpond.rules.journey import journey
 from millpond.rules.outcome import Evidence
 from millpond.rules.policy import Policy
+from millpond.rules.verdict import end, worst_bill
 from millpond.store import ledger, settle
-from millpond.store.store import Store, standing
+from millpond.store.lanes import load_of
+from millpond.store.store import Store, fence
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +88,7 @@ class _Flight:
     """One journey under way. Each effect of `rules.journey` has its method here."""
 
     def __init__(self, ground: Performer, lease: Lease, taken_boot_ms: int) -> None:
-        self._ = ground
+        self.ground = ground
         self.lease = lease
         self.taken_boot_ms = taken_boot_ms
         self.detached = False
@@ -106,138 +98,121 @@ class _Flight:
         return await _PERFORM[type(effect)](self, effect)
 
     async def look_back(self, effect: steps.LookBack) -> Facts:
-        store = self._.store
-        return await self._.scribe.look(partial(store.look_back, self.lease))
+        store = self.ground.store
+        return await self.ground.scribe.look(partial(store.look_back, self.lease))
 
     async def resolve(self, effect: steps.Resolve) -> None:
-        lane = self._.policy.lanes.get(effect.lane)  # None: it has left the policy, and its price with it
-        worst = worst_bill(self.lease.work, lane, self._.store.now_ms()) if lane else None
+        lane = self.ground.policy.lanes.get(effect.lane)  # None: it has left the policy, and its price with it
+        worst = worst_bill(self.lease.work, lane, self.ground.store.now_ms()) if lane else None
         if effect.choice != "fail":
-            self._.tab.paid_again(effect.uid, worst)
-        await self._.scribe.write(
+            self.ground.tab.paid_again(effect.uid, worst)
+        await self.ground.scribe.write(
             partial(
                 settle.resolve,
                 uid=effect.uid,
                 choice=effect.choice,
                 worst=worst,
                 certain=lane is not None and lane.price.kind == "free",
-                now_ms=self._.store.now_ms(),
+                now_ms=self.ground.store.now_ms(),
             )
         )
 
-    async def admit(self, effect: steps.Admit) -> Admitted | ParkUntil:
-        if self._.is_stopping():
-            return ParkUntil(None, "this drain is stopping")
-        closed = (await self._.scribe.look(self._.store.closed_lanes)).get(effect.lane)
-        load = LaneLoad(
-            in_flight=self._.tab.lanes[effect.lane].in_flight,
-            closed_until_ms=closed.closed_until_ms if closed else None,
-            needs_person=closed is not None and closed.closed_until_ms is None,
-        )
-        return admit(self._.policy.lane(effect.lane), load, self._.store.now_ms())
+    async def admit(self, effect: steps.Admit) -> Admitted | NotNow:
+        if self.ground.is_stopping():
+            return NotNow()
+        closed = (await self.ground.scribe.look(self.ground.store.closed_lanes)).get(effect.lane)
+        return admit(load_of(self.ground.tab.lanes[effect.lane].in_flight, closed), self.ground.store.now_ms())
 
     async def record(self, effect: steps.Record) -> Recorded | Instead:
-        lane = self._.policy.lane(effect.lane)
-        recorded = await self._.scribe.write(
+        lane = self.ground.policy.lane(effect.lane)
+        recorded = await self.ground.scribe.write(
             partial(
                 ledger.record,
                 lease=self.lease,
                 uid=uuid4().hex,
                 lane=lane.name,
                 tier=lane.tier,
-                now_ms=self._.store.now_ms(),
+                now_ms=self.ground.store.now_ms(),
             )
         )
         if isinstance(recorded, Instead):
-            self._.tab.done += recorded.by == "answered"
+            self.ground.tab.done += recorded.by == "answered"
             words = "by an answer in force" if recorded.by == "answered" else "another call of its key is not decided"
             kind = "done" if recorded.by == "answered" else "held"
-            self._.tell(Happening(kind, self.lease.job_id, lane.name, words))
+            self.ground.tell(Happening(kind, self.lease.job_id, lane.name, words))
         return recorded
 
     async def call(self, effect: steps.Call) -> Heard | Silence:
-        if self._.boot_ms() - self.taken_boot_ms >= self._.policy.lease_ms:
+        if self.ground.boot_ms() - self.taken_boot_ms >= self.ground.policy.lease_ms:
             # We slept between lease and call (suspend, SIGSTOP): others may have given us up. Nothing was sent.
             return self._heard(
-                Evidence(sent="no", said="retryable", code="lease_too_old", message="slept before the call")
+                effect.lane,
+                Evidence(sent="no", said="retryable", code="lease_too_old", message="slept before the call"),
             )
-        lane = self._.lanes[effect.lane]
+        lane = self.ground.lanes[effect.lane]
         call = LaneCall(
             uid=effect.uid,
             work=self.lease.work,
             stored=self.lease.stored,
             idempotency_key=self.lease.idempotency_key,
             attempt_no=effect.attempt_no,
-            deadline_ms=self._.store.now_ms() + lane.policy.deadlines.total_ms,
+            deadline_ms=self.ground.store.now_ms() + lane.policy.deadlines.total_ms,
         )
-        self._.calls[effect.uid] = asyncio.create_task(lane.call(call), name=f"call {effect.uid}")
-        return await self._hear(effect.uid, effect.soft_timeout_ms)
+        self.ground.calls[effect.uid] = asyncio.create_task(lane.call(call), name=f"call {effect.uid}")
+        return await self._hear(effect.uid, effect.lane, effect.soft_timeout_ms)
 
     async def detach(self, effect: steps.Detach) -> None:
         self.detached = True
-        await self._.scribe.write(
+        await self.ground.scribe.write(
             partial(
                 settle.detach,
                 uid=effect.uid,
-                job=standing(self.lease),
+                job=fence(self.lease),
                 hold_ms=effect.hold_ms,
-                now_ms=self._.store.now_ms(),
+                now_ms=self.ground.store.now_ms(),
             )
         )
-        self._.tell(
+        self.ground.tell(
             Happening("held", self.lease.job_id, self.lease.lane, f"no reply yet; listened to for {effect.hold_ms} ms")
         )
 
     async def listen(self, effect: steps.Listen) -> Heard | Silence:
-        return await self._hear(effect.uid, effect.for_ms)
+        return await self._hear(effect.uid, effect.lane, effect.for_ms)
 
     async def stop_listening(self, effect: steps.StopListening) -> None:
-        await self._.scribe.write(partial(settle.stop_listening, uid=effect.uid, now_ms=self._.store.now_ms()))
+        await self.ground.scribe.write(
+            partial(settle.stop_listening, uid=effect.uid, now_ms=self.ground.store.now_ms())
+        )
 
     async def settle(self, effect: steps.Settle) -> None:
-        effect = replace(effect, ending=self._not_at_once(effect.lane, effect.ending))
         try:
             settled = await self._write_end(effect)
         except (ValueError, TypeError, OverflowError, RecursionError) as problem:
             # What the lane brought cannot be stored. The work was done, and nobody can have its answer: say just that.
             words = f"its reply could not be stored: {type(problem).__name__}: {problem}"
-            heard = self._heard(Evidence(sent="yes", failure="exception", message=words))
-            effect = replace(effect, ending=steps.end(heard, self._.policy.lane(effect.lane), self._.policy))
+            heard = self._heard(effect.lane, Evidence(sent="yes", said="ambiguous", failure="exception", message=words))
+            effect = replace(effect, ending=end(heard, self.ground.policy.lane(effect.lane), self.ground.policy))
             effect = replace(effect, then=steps.Then("release", next_lane=steps.UNROUTED))
             settled = await self._write_end(effect)
-        self._.tab.ended(effect.lane, effect.ending)
-        await self._count_refusals(effect.lane)
+        self.ground.tab.ended(effect.lane, effect.ending)
         self._report(effect, settled)
 
     async def _write_end(self, effect: steps.Settle) -> settle.Settled:
-        return await self._.scribe.write(
+        return await self.ground.scribe.write(
             partial(
                 settle.settle,
                 uid=effect.uid,
                 ending=effect.ending,
                 then=effect.then,
                 lane=effect.lane,
-                job=None if self.detached else standing(self.lease),
-                now_ms=self._.store.now_ms(),
+                job=None if self.detached else fence(self.lease),
+                now_ms=self.ground.store.now_ms(),
             )
         )
 
-    def _not_at_once(self, lane: str, ending: Ending) -> Ending:
-        """A lane that says "not now" again and again is asked less and less often, whatever it says of when."""
-        tab, policy = self._.tab.lanes[lane], self._.policy
-        if ending.outcome == "ok":
-            tab.saturations = 0
-        closing = ending.closing
-        if closing is None or closing.by != "saturated" or closing.until_ms is None:
-            return ending
-        floor = min(policy.saturated_floor_ms * 2 ** min(tab.saturations, 20), policy.saturated_default_ms)
-        tab.saturations += 1
-        until = max(closing.until_ms, self._.store.now_ms() + max(floor, policy.saturated_floor_ms))
-        return replace(ending, closing=replace(closing, until_ms=until))
-
     async def give(self, effect: steps.Give) -> None:
-        given = await self._.scribe.write(
-            partial(settle.give, job=standing(self.lease), then=effect.then, now_ms=self._.store.now_ms()),
+        given = await self.ground.scribe.write(
+            partial(settle.give, job=fence(self.lease), then=effect.then, now_ms=self.ground.store.now_ms()),
             full=effect.then.move == "fail",
         )
         if not given:
@@ -245,57 +220,46 @@ class _Flight:
         if effect.then.move == "fail":
             self._failed(self.lease.lane, effect.then.reason or "")
 
-    async def _hear(self, uid: str, for_ms: int | None) -> Heard | Silence:
+    async def _hear(self, uid: str, lane: str, for_ms: int | None) -> Heard | Silence:
         """Wait for the call, at most so long. A lane that raises has a bug: what it did is unknown."""
-        call = self._.calls[uid]
+        call = self.ground.calls[uid]
         done, _ = await asyncio.wait({call}, timeout=for_ms / 1000 if for_ms is not None else None)
         if not done:
-            return Silence(self._.store.now_ms())
-        del self._.calls[uid]
+            return Silence(self.ground.store.now_ms())
+        del self.ground.calls[uid]
         if call.cancelled():
             return self._heard(
-                Evidence(sent="yes", failure="cancelled", message="the drain was stopped during the call")
+                lane, Evidence(sent="yes", failure="cancelled", message="the drain was stopped during the call")
             )
         if (problem := call.exception()) is not None:
             words = f"{type(problem).__name__}: {problem}"
-            return self._heard(Evidence(sent="yes", failure="exception", message=words))
-        return self._heard(call.result())
+            return self._heard(lane, Evidence(sent="yes", said="ambiguous", failure="exception", message=words))
+        return self._heard(lane, call.result())
 
-    def _heard(self, evidence: Evidence) -> Heard:
-        return Heard(evidence, self._.store.now_ms(), self._.rng.random())
-
-    async def _count_refusals(self, lane: str) -> None:
-        """A lane that refuses connection after connection is down: close it for a while rather than burn attempts."""
-        policy, tab = self._.policy, self._.tab.lanes[lane]
-        if tab.refusals < policy.lane_down_after:
-            return
-        now_ms = self._.store.now_ms()
-        closing = Closing(
-            now_ms + policy.lane_down_probe_ms, f"connection refused {tab.refusals} times in a row", "down"
+    def _heard(self, lane: str, evidence: Evidence) -> Heard:
+        return Heard(
+            evidence, self.ground.store.now_ms(), self.ground.rng.random(), self.ground.tab.lanes[lane].in_a_row
         )
-        tab.refusals = 0
-        await self._.scribe.write(partial(settle.close_lane, lane=lane, closing=closing, now_ms=now_ms))
-        self._.tell(Happening("closed", None, lane, closing.reason))
 
     def _report(self, effect: steps.Settle, settled: settle.Settled) -> None:
         ending, job_id = effect.ending, self.lease.job_id
         classified = ending.classified
         words = f"{ending.outcome}" + (f" ({classified.code})" if classified.code not in ("", ending.outcome) else "")
-        self._.tell(Happening("ended", job_id, effect.lane, words))
+        self.ground.tell(Happening("ended", job_id, effect.lane, words))
         if settled.moved and ending.outcome == "ok":
-            self._.tab.answered(effect.uid, settled.requests, ending.cost)
+            self.ground.tab.answered(effect.uid, settled.requests, ending.cost)
             words = "answers 1 request" if settled.requests == 1 else f"answers {settled.requests} requests"
-            self._.tell(Happening("done", settled.job_id, effect.lane, words))
+            self.ground.tell(Happening("done", settled.job_id, effect.lane, words))
         elif ending.outcome == "ok" and not settled.accepted:
-            self._.tab.paid_again(effect.uid, ending.cost)
+            self.ground.tab.paid_again(effect.uid, ending.cost)
         elif effect.then.move == "fail" and settled.moved:
             self._failed(effect.lane, effect.then.reason or "")
         if ending.closing is not None:
-            self._.tell(Happening("closed", None, effect.lane, ending.closing.reason))
+            self.ground.tell(Happening("closed", None, effect.lane, ending.closing.reason))
 
     def _failed(self, lane: str, reason: str) -> None:
-        self._.tab.failed += 1
-        self._.tell(Happening("failed", self.lease.job_id, lane, reason))
+        self.ground.tab.failed += 1
+        self.ground.tell(Happening("failed", self.lease.job_id, lane, reason))
 
 
 _PERFORM: dict[type[Any], Callable[[_Flight, Any], Any]] = {

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from millpond.report.summary import LaneSummary, Reason, Summary
-from millpond.rules.journey import Ending
+from millpond.rules.admission import NOTHING_YET, InARow
+from millpond.rules.effects import Ending
 from millpond.rules.price import Cost
+from millpond.rules.verdict import WORKED
 
 
 @dataclass(slots=True)
@@ -23,10 +25,7 @@ class LaneTab:
     tokens_out: int = 0
     spent: Decimal = Decimal(0)
     unpriced: int = 0
-    refusals: int = 0
-    """Connections refused in a row."""
-    saturations: int = 0
-    """Closings for want of room since the last good reply."""
+    in_a_row: InARow = NOTHING_YET
 
     def summary(self) -> LaneSummary:
         """The same as a frozen value."""
@@ -65,14 +64,14 @@ class Tab:
         tab = self.lanes[lane]
         tab.attempts += 1
         tab.outcomes[ending.outcome] += 1
-        tab.refusals = tab.refusals + 1 if ending.classified.lane_close == "count" else 0
+        tab.in_a_row = tab.in_a_row.and_then(ending.classified)
         usage = ending.evidence.usage or (ending.evidence.reply.usage if ending.evidence.reply else None)
         if usage is not None:
             tab.tokens_in += usage.tokens_in or 0
             tab.tokens_out += usage.tokens_out or 0
         if ending.cost is not None:
             tab.spent += ending.cost.usd
-        elif ending.outcome in ("ok", "unusable"):
+        elif ending.outcome in WORKED or ending.outcome == "ambiguous":
             tab.unpriced += 1
 
     def answered(self, uid: str, requests: int, cost: Cost | None) -> None:

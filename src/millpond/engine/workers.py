@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,28 @@ from uuid import uuid4
 from millpond.engine.owner import Owner
 from millpond.engine.reconcile import reclaim_dead
 from millpond.lanes.handler import raised, returned
+from millpond.rules.admission import InARow, admit
+from millpond.rules.effects import (
+    ACCEPT,
+    Admit,
+    Effect,
+    Give,
+    Heard,
+    LookBack,
+    Record,
+    Recorded,
+    Resolve,
+    Settle,
+    Then,
+)
 from millpond.rules.errors import LeaseLost, UsageError
 from millpond.rules.job import Lease, Reply
-from millpond.rules.journey import ACCEPT, Heard, Recorded, Then, end, verdict
+from millpond.rules.journey import Cleared, approach, call
 from millpond.rules.outcome import Evidence
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.router import Step, lanes_for, next_lane, route_work
+from millpond.rules.verdict import end, worst_bill
+from millpond.store.lanes import load_of
 from millpond.store.ledger import lost
 from millpond.store.store import Store
 
@@ -29,13 +47,16 @@ NO_JITTER = 0.0
 class Workers:
     """The worker protocol over one store. Thread-safe; its owner lives as long as this process or until `leave`."""
 
-    def __init__(self, store: Store, folder: Path, policy: Policy, registry: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self, store: Store, folder: Path, policy: Policy, registry: Callable[[], Mapping[str, Any] | None]
+    ) -> None:
         self._store = store
         self._folder = folder
         self._policy = policy
         self._registry = registry
         self._owner: Owner | None = None
         self._owning = threading.Lock()
+        self._in_a_row: defaultdict[str, InARow] = defaultdict(InARow)
 
     def lease(self, n: int, *, lanes: Iterable[str] | None = None, owner: str | None = None) -> list[Lease]:
         """Lease up to n jobs. `lanes` are names (None: all of the policy); `owner` another living owner's uuid.
@@ -52,18 +73,19 @@ class Workers:
             wake_rows=self._policy.wake_chunk_rows,
             fair_every=self._policy.fair_every,
             route=partial(route_work, policy=self._policy) if room else None,
-            registry=self._registry,
+            registry=self._registry(),
             serial=[lane.name for lane in self._policy.lanes.values() if lane.serial],
         )
 
     def record(self, lease: Lease, lane: str | None = None) -> str | None:
-        """Write the ledger row before the call and return its attempt uid.
+        """Take the job as far as its ledger row, on its lane or another, and return the attempt's uid.
 
-        None: send nothing, the job was answered or held instead. Raises LeaseLost.
+        The same way as a drain's: what is still undecided of the key is decided by policy, a closed lane takes nothing,
+        the job's attempts are bounded. None: send nothing, the job was moved. Raises LeaseLost.
         """
-        name = lane or lease.lane
-        recorded = self._store.record(lease, uuid4().hex, name, self._lane(name).tier)
-        return recorded.uid if isinstance(recorded, Recorded) else None
+        lease = replace(lease, lane=lane or lease.lane)
+        cleared = self._perform(approach(lease, self._with(lease.lane), self._order(lease)), lease)
+        return cleared.recorded.uid if cleared is not None else None
 
     def settle(self, lease: Lease, attempt: str, said: Any) -> bool:
         """End an attempt with what its call gave: a Reply, text, JSON-able data, or an exception.
@@ -74,16 +96,43 @@ class Workers:
         counted all the same.
         """
         lane = self._lane_of(attempt)
-        ending = end(Heard(_evidence(said, lease, lane), self._store.now_ms(), NO_JITTER), lane, self._policy)
+        lease, policy = replace(lease, lane=lane.name), self._with(lane.name)
         tried = self._store.look_back(lease).past.tried
-        order = lanes_for(lease.work, lease.route, self._policy, lease.wished_lane) or (lane.name,)
-        step = next_lane(tried, self._policy, order, lane.name)
+        step = next_lane(tried, policy, self._order(lease), lane.name)
         tries = step.tries if isinstance(step, Step) else 0
-        then = verdict(ending, tried, self._policy, order, Step(lane.name, tries), NO_JITTER)
-        settled = self._store.settle(attempt, ending, then, lane=lane.name, lease=lease)
+        cleared = Cleared(tried, Step(lane.name, tries), Recorded(attempt, lease.attempt_no))
+        course = call(lease, policy, self._order(lease), cleared)
+        next(course)
+        settling = course.send(self._heard(lane.name, _evidence(said, lease, lane)))
+        assert isinstance(settling, Settle)
+        settled = self._store.settle(attempt, settling.ending, settling.then, lane=lane.name, lease=lease)
+        self._in_a_row[lane.name] = self._in_a_row[lane.name].and_then(settling.ending.classified)
         if not settled.moved:
             raise LeaseLost(lost(lease), accepted=settled.accepted)
         return settled.accepted
+
+    def _perform(self, course: Generator[Effect, Any, Cleared | None], lease: Lease) -> Cleared | None:
+        """Perform what a journey asks for up to its call: all of it on the store, one after the other."""
+        answer: Any = None
+        try:
+            while True:
+                match course.send(answer):
+                    case LookBack():
+                        answer = self._store.look_back(lease)
+                    case Resolve(uid, name, choice):
+                        lane = self._lane(name)
+                        worst = worst_bill(lease.work, lane, self._store.now_ms())
+                        answer = self._store.resolve(uid, choice, worst=worst, certain=lane.price.kind == "free")
+                    case Admit(name):
+                        answer = admit(load_of(0, self._store.closed_lanes().get(name)), self._store.now_ms())
+                    case Record(name):
+                        answer = self._store.record(lease, uuid4().hex, name, self._lane(name).tier)
+                    case Give(then):
+                        answer = self._store.give(lease, then)
+                    case effect:
+                        raise AssertionError(f"no effect before the ledger row is {type(effect).__name__}")
+        except StopIteration as over:
+            return over.value
 
     def renew(self, lease: Lease) -> None:
         """Say that the job is still being worked on. Raises LeaseLost if it is no longer held."""
@@ -97,7 +146,7 @@ class Workers:
     def accept(self, attempt: str, reply: Reply) -> bool:
         """Hand in the reply of an attempt, however late, without a lease. Whether it is in force now."""
         lane = self._lane_of(attempt)
-        ending = end(Heard(returned(reply, None), self._store.now_ms(), NO_JITTER), lane, self._policy)
+        ending = end(self._heard(lane.name, returned(reply, None)), lane, self._policy)
         return self._store.settle(attempt, ending, ACCEPT, lane=lane.name, lease=None).accepted
 
     def leave(self) -> None:
@@ -123,12 +172,26 @@ class Workers:
             raise UsageError(f"attempt {attempt!r} is not in the ledger; attempts are named by what record returned")
         return self._lane(name)
 
+    def _heard(self, lane: str, evidence: Evidence) -> Heard:
+        return Heard(evidence, self._store.now_ms(), NO_JITTER, self._in_a_row[lane])
+
+    def _order(self, lease: Lease) -> tuple[str, ...]:
+        """The lanes that may serve a job; the one it is worked on at all events."""
+        order = lanes_for(lease.work, lease.route, self._policy, lease.wished_lane)
+        return order if lease.lane in order else (lease.lane,)
+
+    def _with(self, name: str) -> Policy:
+        """The policy, and in it the lane that a worker brought."""
+        return replace(self._policy, lanes={**self._policy.lanes, name: self._lane(name)})
+
     def _lane(self, name: str) -> LanePolicy:
         """A worker may bring lanes that no policy names: such a one is a callable of unknown price."""
         return self._policy.lanes.get(name) or LanePolicy(name, kind="callable")
 
 
 def _evidence(said: Any, lease: Lease, lane: LanePolicy) -> Evidence:
-    if isinstance(said, BaseException):
-        return raised(said)
-    return returned(said, lease.work)
+    """What a worker hands in. Of its own exceptions the lane's `effects` decide, whatever kind the lane is of."""
+    if not isinstance(said, BaseException):
+        return returned(said, lease.work)
+    seen = raised(said)
+    return seen if seen.said else replace(seen, said="ambiguous" if lane.effects else "retryable")

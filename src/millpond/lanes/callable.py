@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +18,7 @@ from typing import Any
 
 from millpond.lanes.fit import refusal
 from millpond.lanes.handler import raised, ran_out, returned
+from millpond.lanes.imported import load_target
 from millpond.lanes.lane import Call
 from millpond.rules.errors import SettingsError, UsageError
 from millpond.rules.outcome import Evidence
@@ -129,7 +127,7 @@ class PythonLane(CallableLane):
     def __init__(self, policy: LanePolicy, key: str = "") -> None:
         """Import the callable. Raises SettingsError where there is none."""
         try:
-            self._set_up(_imported(policy), policy, (key,) if key else ())
+            self._set_up(load_target(policy.target, f"lanes.{policy.name}.target"), policy, (key,) if key else ())
         except UsageError as error:
             raise SettingsError(f"lanes.{policy.name}.target: {error}") from None
 
@@ -201,26 +199,3 @@ def _price_a_call(price: Any) -> PriceRule:
     if not usd.is_finite() or usd < 0:
         raise UsageError(f"price: found {price!r}, wanted USD a call, 0 or more, or None for unknown")
     return PriceRule("stated", call_usd=usd) if usd else FREE
-
-
-def _imported(policy: LanePolicy) -> Callable[..., Any]:
-    """The callable of a `module:callable`. The working directory is looked in last, so it shadows nothing."""
-    where = f"lanes.{policy.name}.target"
-    module_name, _, path = policy.target.partition(":")
-    if not module_name or not path:
-        raise SettingsError(f"{where}: found {policy.target!r}, wanted module:callable")
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"{where}: no module {error.name!r}, wanted by {policy.target!r}; install it or mend the name"
-        ) from None
-    except Exception as error:  # A module runs when it is imported, and may raise anything.
-        raise SettingsError(f"{where}: importing {module_name!r} failed: {type(error).__name__}: {error}") from error
-    for name in path.split("."):
-        if not hasattr(found, name):
-            raise SettingsError(f"{where}: {module_name!r} has no {path!r}")
-        found = getattr(found, name)
-    return found

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import apsw
 
-from millpond.db.sqlite import SqliteDatabase, file_system
+from millpond.db.sqlite import SqliteDatabase, file_system, lock_folder
 from millpond.engine.owner import DrainLock, is_dead
 from millpond.rules.errors import MillpondError
 from millpond.rules.policy import LanePolicy
@@ -133,7 +133,7 @@ def _tally(store: Store) -> Check:
 
 def _owners(store: Store, settings: Settings) -> Iterator[Check]:
     assert isinstance(settings.queue, Path)
-    folder = settings.queue.with_name(settings.queue.name + ".d")
+    folder = lock_folder(settings.queue)
     holder = DrainLock(folder).holder()
     yield Check("drainer", True, f"{holder} drains" if holder else "nobody drains")
     owners = store.living_owners()

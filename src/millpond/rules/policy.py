@@ -104,6 +104,17 @@ class LanePolicy:
         return self.kind in ("callable", "python", "command")
 
     @property
+    def width(self) -> int:
+        """Calls at the same time."""
+        return 1 if self.serial else self.max_in_flight
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a server on this machine: one that refuses connections is not running, not busy."""
+        host = self.base_url.partition("://")[2].partition("/")[0].rpartition("@")[2]
+        return host.startswith(("127.", "localhost", "[::1]"))
+
+    @property
     def can_recall(self) -> bool:
         """Whether the lane can be asked what became of a call."""
         return self.recall != "none"

@@ -38,6 +38,11 @@ class Undecided:
 
     uid: str
     lane: str
+    code: str = ""
+
+    def decided(self, choice: Resolution) -> Tried:
+        """The same once policy or a person has decided it."""
+        return Tried(self.lane, "ambiguous", choice, self.code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ class Exhausted:
 
 def route_work(work: Any, route: str, wish: str, past: Past, policy: Policy) -> Step | Exhausted:
     """The lane of a job's next attempt, its undecided attempts taken as the policy would decide them."""
-    decided = [Tried(one.lane, "ambiguous", policy.after_hold(one.lane)) for one in past.undecided]
+    decided = [one.decided(policy.after_hold(one.lane)) for one in past.undecided]
     return next_lane([*past.tried, *decided], policy, lanes_for(work, route, policy, wish))
 
 

@@ -60,14 +60,14 @@ class _Job:
     floor_seq: int = 0
     artifact_id: int | None = None
     priority: int = 0
-    batch_class: int = 1
+    service_class: str = "batch"
     due_ms: int = FAR_FUTURE_MS
     requests: int = 0
 
     def take(self, asked: Asked) -> None:
-        """One more request: the larger priority, the more urgent class, the earlier due, the earlier start."""
+        """One more request: the larger priority, realtime before batch, the earlier due, the earlier start."""
         self.priority = max(self.priority, asked.priority) if self.requests or self.row else asked.priority
-        self.batch_class = min(self.batch_class, _batch_class(asked))
+        self.service_class = max(self.service_class, asked.service_class)  # as text, "realtime" is the larger
         self.due_ms = min(self.due_ms, asked.due_ms if asked.due_ms is not None else FAR_FUTURE_MS)
         if self.is_scheduled:
             assert self.wait_until_ms is not None
@@ -166,7 +166,7 @@ def _look_up(tx: Transaction, asked: Sequence[Asked], now_ms: int) -> dict[str, 
             id=row.id,
             wait_until_ms=row.not_before_ms,
             priority=row.priority,
-            batch_class=row.batch_class,
+            service_class=row.service_class,
             due_ms=row.due_ms,
         )
     for row in tx.all("open_or_undecided", keys=wanted):
@@ -219,7 +219,7 @@ def _insert_jobs(tx: Transaction, jobs: Sequence[_Job], now_ms: int) -> None:
                 "wait_reason": WAIT_REASON.get(job.how),
                 "not_before_ms": job.wait_until_ms,
                 "priority": job.priority,
-                "batch_class": job.batch_class,
+                "service_class": job.service_class,
                 "due_ms": job.due_ms,
                 "wished_lane": one.lane,
                 "next_lane": "" if job.how == "enqueue_held" else one.next_lane,
@@ -250,7 +250,7 @@ def _join_jobs(tx: Transaction, jobs: Sequence[_Job], now_ms: int) -> None:
                 "join_job",
                 id=job.id,
                 priority=job.priority,
-                batch_class=job.batch_class,
+                service_class=job.service_class,
                 due_ms=job.due_ms,
                 requests=job.requests,
             )
@@ -321,7 +321,3 @@ def _insert_requests(
             )
         )
     return answers
-
-
-def _batch_class(asked: Asked) -> int:
-    return 0 if asked.service_class == "realtime" else 1

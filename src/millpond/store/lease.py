@@ -13,13 +13,14 @@ from millpond.rules.lifecycle import advance
 from millpond.rules.router import Exhausted, Past, Step
 from millpond.store.bodies import load_work, rehydrate
 from millpond.store.holds import blocking, hold_end_ms
+from millpond.store.lanes import closed_lanes
 from millpond.store.ledger import read_past
-from millpond.store.moves import FAR_FUTURE_MS, Standing, move, note_many
+from millpond.store.moves import FAR_FUTURE_MS, Fence, move, note_many
 
 ROUTE_CHUNK_ROWS = 256
 """Jobs routed in one lease; the rest of a large unrouted backlog follows with the next leases."""
 
-Route = Callable[[Work, str, str, Past], Step | Exhausted]
+NextLane = Callable[[Work, str, str, Past], Step | Exhausted]
 """Work, its route (intent or command type), the lane wished for, the key's past -> the lane of its next attempt."""
 
 
@@ -44,7 +45,7 @@ def lease(
     now_ms: int,
     wake_rows: int,
     fair_every: int,
-    route: Route | None = None,
+    route: NextLane | None = None,
     registry: Mapping[str, Any] | None = None,
     serial: Collection[str] = (),
 ) -> Taken:
@@ -57,7 +58,7 @@ def lease(
         raise LeaseLost(f"owner {owner} was declared dead; it leases nothing more under this name")
     wake_due(tx, now_ms, wake_rows)
     failed = route_new(tx, route, now_ms) if route is not None else 0
-    closed = {row.lane for row in tx.all("lane_states") if row.closed_until_ms is None or row.closed_until_ms > now_ms}
+    closed = closed_lanes(tx, now_ms)
     open_room = {lane: slots for lane, slots in room.items() if slots > 0 and lane not in closed}
     for lane in open_room.keys() & set(serial):  # one at a time across processes: others' leases count
         open_room[lane] = min(open_room[lane], max(1 - tx.all("in_flight", lane=lane)[0].n, 0))
@@ -84,7 +85,7 @@ def wake_due(tx: Transaction, now_ms: int, limit: int) -> int:
     return woken
 
 
-def route_new(tx: Transaction, route: Route, now_ms: int) -> int:
+def route_new(tx: Transaction, route: NextLane, now_ms: int) -> int:
     """Give jobs without a lane their next one, a bounded chunk at a time; what no lane can serve any more fails.
 
     Returns how many failed.
@@ -155,7 +156,7 @@ def _take(tx: Transaction, room: Mapping[str, int], limit: int, by_age: int) -> 
 
     if by_age:
         take("ready_by_age", by_age, lambda row: row.id)
-    take("ready_by_rank", limit, lambda row: (-row.priority, row.batch_class, row.due_ms, row.id))
+    take("ready_by_rank", limit, lambda row: (-row.priority, row.service_class == "batch", row.due_ms, row.id))
     return list(chosen.values())
 
 
@@ -171,7 +172,7 @@ def _hydrate(
             stored = load_work(bodies[row.id])
             work = rehydrate(stored, registry)
         except Undeliverable as problem:
-            move(tx, Standing(row.id, row.lease_no + 1), "shelve", now_ms, reason=f"undeliverable: {problem}")
+            move(tx, Fence(row.id, row.lease_no + 1), "shelve", now_ms, reason=f"undeliverable: {problem}")
             continue
         leases.append(
             Lease(
@@ -185,7 +186,7 @@ def _hydrate(
                 fingerprint=row.fingerprint,
                 owner=owner,
                 lane=row.next_lane,
-                service_class="realtime" if row.batch_class == 0 else "batch",
+                service_class=row.service_class,
                 route=row.route,
                 wished_lane=row.wished_lane,
                 has_history=row.attempts_made > 0 or last.get(row.idempotency_key, 0) > row.floor_seq,

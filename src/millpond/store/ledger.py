@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from millpond.db.database import Transaction
+from millpond.rules.effects import Facts, Instead, Recorded
 from millpond.rules.errors import LeaseLost
 from millpond.rules.job import Attempt, Lease
-from millpond.rules.journey import Facts, Instead, Recorded
 from millpond.rules.price import from_micro
 from millpond.rules.router import Past, Tried, Undecided
 from millpond.store.holds import blocking, hold_end_ms
@@ -17,6 +17,10 @@ from millpond.store.moves import move, note
 
 HISTORY_ROWS = 256
 """Counted attempts of a key that routing reads, the newest. The lifetime cap of a job stands far below."""
+
+UNDECIDED_ROWS = 256
+"""Undecided attempts of a key that one look takes, the oldest; the next look takes the rest, once these are decided.
+There is seldom more than one: a key is called again only after the one before was decided."""
 
 
 def record(tx: Transaction, lease: Lease, *, uid: str, lane: str, tier: str, now_ms: int) -> Recorded | Instead:
@@ -64,14 +68,24 @@ def look_back(tx: Transaction, lease: Lease) -> Facts:
 
 
 def read_past(tx: Transaction, key: str, floor_seq: int) -> Past:
-    """The attempts of a key after a floor, oldest first: those that count for routing, and those not yet decided."""
+    """The attempts of a key after a floor, oldest first: those that count for routing, and those not yet decided.
+
+    At most HISTORY_ROWS of the first, the newest, and UNDECIDED_ROWS of the others.
+    """
+    undecided = tx.all("undecided", idempotency_key=key, floor_seq=floor_seq, limit=UNDECIDED_ROWS)
     rows = tx.all("history", idempotency_key=key, floor_seq=floor_seq, limit=HISTORY_ROWS)
     return Past(
         tried=tuple(Tried(row.lane, row.outcome, row.resolution, row.code or "") for row in reversed(rows)),
-        undecided=tuple(
-            Undecided(row.uid, row.lane) for row in tx.all("undecided", idempotency_key=key, floor_seq=floor_seq)
-        ),
+        undecided=tuple(Undecided(row.uid, row.lane, row.code or "") for row in undecided),
     )
+
+
+def routing(tx: Transaction, job_id: int) -> tuple[str, str, Past]:
+    """A job's intent or command type, the lane wished for, and its key's past; all empty for an unknown job."""
+    row = tx.one("job_route", job_id=job_id)
+    if row is None:
+        return "", "", Past()
+    return row.route, row.wished_lane, read_past(tx, row.idempotency_key, row.floor_seq)
 
 
 def attempts(rows: Iterable[Any]) -> list[Attempt]:

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from millpond.db.database import Transaction
+from millpond.rules.filters import Term
 from millpond.rules.job import Error, Event, Job, Reply, Result, State, Submission
 from millpond.rules.price import from_micro
-from millpond.store.bodies import load_reply
+from millpond.store.bodies import contains, load_reply
 from millpond.store.moves import FAR_FUTURE_MS
 
 COUNTED: tuple[str, ...] = ("waiting", "held", "ready", "leased", "offloaded", "done", "failed", "cancelled")
+
+NO_END = 2**62
+"""Beyond every position and every id."""
 
 
 def counts(tx: Transaction) -> dict[str, int]:
@@ -34,6 +38,12 @@ def recount(tx: Transaction) -> dict[str, int]:
     return {name: found.get(name, 0) for name in COUNTED}
 
 
+def miscounted(tx: Transaction) -> dict[str, tuple[int, int]]:
+    """Names whose kept count differs from the jobs in this snapshot: kept, and counted."""
+    kept, counted = counts(tx), recount(tx)
+    return {name: (kept[name], n) for name, n in counted.items() if kept[name] != n}
+
+
 def events(tx: Transaction, after: int, limit: int) -> list[Event]:
     """Events with a seq above `after`, in order."""
     return [
@@ -51,7 +61,7 @@ def job(row: Any) -> Job:
         wait_reason=row.wait_reason,
         not_before_ms=row.not_before_ms,
         priority=row.priority,
-        service_class="realtime" if row.batch_class == 0 else "batch",
+        service_class=row.service_class,
         due_ms=None if row.due_ms == FAR_FUTURE_MS else row.due_ms,
         next_lane=row.next_lane,
         idempotency_key=row.idempotency_key,
@@ -68,6 +78,36 @@ def job(row: Any) -> Job:
         reason=row.reason,
         cost=None if row.unpriced else from_micro(row.cost or 0),
     )
+
+
+def rank(tx: Transaction, job: Job, limit: int) -> int:
+    """How many ready jobs of its lane go before a ready job, counted up to `limit`."""
+    [row] = tx.all(
+        "rank_before",
+        lane=job.next_lane,
+        priority=job.priority,
+        service_class=job.service_class,
+        due_ms=job.due_ms if job.due_ms is not None else FAR_FUTURE_MS,
+        id=job.id,
+        limit=limit,
+    )
+    return row.n
+
+
+def look_into(tx: Transaction, term: Term, job_id: int) -> bool:
+    """Answer for the fields of a filter that a Job does not hold: its submission, its intent or command type, its text.
+
+    A submission is named by its name, or by its number where the name is one.
+    """
+    if term.field == "submission":
+        number = int(term.value) if term.value.isascii() and term.value.isdecimal() and len(term.value) < 19 else 0
+        return tx.one("job_in_submission", job_id=job_id, name=term.value, id=number) is not None
+    if term.field == "intent":
+        row = tx.one("job_route", job_id=job_id)
+        return row is not None and row.route == term.value
+    assert term.field == "text", f"no look-up for the filter field {term.field!r}"
+    row = tx.one("payload", job_id=job_id)
+    return row is not None and contains(row.body, term.value)
 
 
 def result(row: Any) -> Result:
@@ -170,3 +210,14 @@ def submission(tx: Transaction, row: Any) -> Submission:
         pending=sum(states.values()) - sum(ended.values()),
         **ended,
     )
+
+
+def first_pending(tx: Transaction, submission_id: int, after: int, limit: int) -> tuple[int | None, int | None]:
+    """The first request of one page that still waits for its answer, and where the next page begins to be read.
+
+    Of a page of `limit` requests after a position. None: none on this page; None for the second: this page is the last.
+    """
+    end = tx.one("end_of_page", id=submission_id, after=after, rows=limit - 1)
+    until = end.position if end is not None else NO_END
+    found = tx.one("first_pending", id=submission_id, after=after, until=until)
+    return found.position if found is not None else None, end.position if end is not None else None

@@ -12,10 +12,12 @@ from typing import Any, Protocol
 
 from millpond.db.database import Transaction
 from millpond.rules.lifecycle import LIVE, WAIT_REASON, Move, advance
+from millpond.rules.times import MAX_MS
 from millpond.store.bodies import dump, storable
 
-FAR_FUTURE_MS = 253_402_300_799_000
-"""The due time of a job without one, year 9999: NULL sorts first on SQLite and last on PostgreSQL."""
+FAR_FUTURE_MS = MAX_MS + 1
+"""The due time of a job without one: NULL sorts first on SQLite and last on PostgreSQL. It is later than any time that
+can be given, so that none that was given reads back as none."""
 
 HELD = "held"
 """The tally's name for waiting jobs whose reason is `held`; every other name there is a state or a kind of request."""
@@ -33,8 +35,8 @@ class Movable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """A job's fence as the mover saw it, where no row was read: a lease in hand."""
+class Fence:
+    """Where the mover saw a job, and under which lease number, if no row was read: a lease in hand."""
 
     id: int
     lease_no: int

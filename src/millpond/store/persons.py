@@ -12,23 +12,23 @@ from millpond.store.settle import make_ambiguous
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Moved:
     """Whether a verb took effect on a job, and if not, why."""
 
-    took_effect: bool
+    moved: bool
     why: str = ""
 
 
-def cancel(tx: Transaction, job_id: int, *, hold_ms: int, now_ms: int) -> Done:
+def cancel(tx: Transaction, job_id: int, *, hold_ms: int, now_ms: int) -> Moved:
     """Withdraw every request of a job, and cancel it. A job in flight is cancelled at once; its call is listened to on.
 
     `hold_ms` is how long the call in flight may still bring its reply: it is accepted for the key if it comes.
     """
     job = tx.one("job_moves", job_id=job_id)
     if job is None:
-        return Done(False, "unknown job")
+        return Moved(False, "unknown job")
     if not may(job.state, "cancel"):
-        return Done(False, f"already {job.state}")
+        return Moved(False, f"already {job.state}")
     tx.all("withdraw_requests_of_job", job_id=job_id, now_ms=now_ms)
     tx.all("set_requests", job_id=job_id, requests=0)
     open_attempts = tx.all("open_attempts_of_job", job_id=job_id)
@@ -43,18 +43,18 @@ def cancel(tx: Transaction, job_id: int, *, hold_ms: int, now_ms: int) -> Done:
             listener=attempt.owner if lives and hold_ms > 0 else None,
             code="cancelled",
         )
-    return Done(True)
+    return Moved(True)
 
 
-def withdraw(tx: Transaction, request_id: int, *, hold_ms: int, now_ms: int) -> Done:
+def withdraw(tx: Transaction, request_id: int, *, hold_ms: int, now_ms: int) -> Moved:
     """Withdraw one request; its job is cancelled when none is left."""
     request = tx.one("request", request_id=request_id)
     if request is None:
-        return Done(False, "unknown request")
+        return Moved(False, "unknown request")
     if request.withdrawn_ms is not None:
-        return Done(False, "already cancelled")
+        return Moved(False, "already cancelled")
     if not may(request.state, "cancel"):
-        return Done(False, f"already {request.state}")
+        return Moved(False, f"already {request.state}")
     tx.all("withdraw_request", request_id=request_id, now_ms=now_ms)
     tx.all("count_requests", id=request.job_id, requests=-1)
     job = tx.one("job_moves", job_id=request.job_id)
@@ -62,10 +62,10 @@ def withdraw(tx: Transaction, request_id: int, *, hold_ms: int, now_ms: int) -> 
     note(tx, now_ms, "withdraw", job_id=job.id, data={"request_id": request_id})
     if job.requests == 0:
         return cancel(tx, job.id, hold_ms=hold_ms, now_ms=now_ms)
-    return Done(True)
+    return Moved(True)
 
 
-def retry(tx: Transaction, job_id: int, *, granted: int, lane: str | None, now_ms: int) -> Done:
+def retry(tx: Transaction, job_id: int, *, granted: int, lane: str | None, now_ms: int) -> Moved:
     """Ask again for a failed, cancelled or undeliverable job; withdrawals are taken back.
 
     An artifact in force answers it; another live job of the key takes its requests over; otherwise it is ready, or held
@@ -74,33 +74,33 @@ def retry(tx: Transaction, job_id: int, *, granted: int, lane: str | None, now_m
     """
     job = tx.one("job_moves", job_id=job_id)
     if job is None:
-        return Done(False, "unknown job")
+        return Moved(False, "unknown job")
     if job.state == "waiting" and job.wait_reason == "undeliverable":
-        return Done(move(tx, job, "wake", now_ms, next_lane=""))
+        return Moved(move(tx, job, "wake", now_ms, next_lane=""))
     if not may(job.state, "retry"):
-        return Done(False, f"is {job.state}")
+        return Moved(False, f"is {job.state}")
     total = tx.all("requests_of_job", job_id=job_id)[0].n
     if total == 0:
-        return Done(False, "its requests have moved to another job")
+        return Moved(False, "its requests have moved to another job")
     key = [job.idempotency_key]
     artifact = tx.one("artifacts_in_force", keys=key)
     live = tx.one("live_jobs", keys=key)
     blocked = blocking(tx, job.idempotency_key, now_ms)
     if any(one.fingerprint != job.fingerprint for one in (artifact, live, *blocked) if one is not None):
-        return Done(False, "its key names other work by now")
+        return Moved(False, "its key names other work by now")
     tx.all("unwithdraw_requests_of_job", job_id=job_id)
     if live is not None:
         tx.all("move_requests", from_job=job_id, to_job=live.id)
         tx.all("set_requests", job_id=job_id, requests=0)
         tx.all("count_requests", id=live.id, requests=total)
         note(tx, now_ms, "retry_joined", job_id=job_id, data={"job_id": live.id})
-        return Done(True)
+        return Moved(True)
     tx.all("set_requests", job_id=job_id, requests=total)
     if artifact is not None:
-        return Done(move(tx, job, "retry_answered", now_ms, artifact_id=artifact.id, by="artifact"))
+        return Moved(move(tx, job, "retry_answered", now_ms, artifact_id=artifact.id, by="artifact"))
     floor = min(one.seq for one in blocked) - 1 if blocked else tx.all("last_attempt_seq")[0].seq
     tx.all("renew_budget", job_id=job_id, granted=granted, floor_seq=floor, wished_lane=lane)
     if blocked:
-        return Done(move(tx, job, "retry_held", now_ms, not_before_ms=hold_end_ms(blocked), next_lane=""))
+        return Moved(move(tx, job, "retry_held", now_ms, not_before_ms=hold_end_ms(blocked), next_lane=""))
     tx.all("decide_undecided", idempotency_key=job.idempotency_key)
-    return Done(move(tx, job, "retry", now_ms, next_lane=""))
+    return Moved(move(tx, job, "retry", now_ms, next_lane=""))

@@ -53,8 +53,8 @@ def reclaim(tx: Transaction, owner: str, *, max_leases_lost: int, died: bool = T
     opened: list[Any] = tx.all("open_attempts_by", owner=owner)
     listened: list[Any] = tx.all("listened_by", owner=owner)
     for attempt in opened:
-        make_ambiguous(tx, attempt.uid, now_ms, hold_until_ms=now_ms, code="owner_died")
-        note(tx, now_ms, "ambiguous", job_id=attempt.job_id, data={"attempt": attempt.uid, "code": "owner_died"})
+        make_ambiguous(tx, attempt.uid, now_ms, hold_until_ms=now_ms, code="died")
+        note(tx, now_ms, "ambiguous", job_id=attempt.job_id, data={"attempt": attempt.uid, "code": "died"})
     for attempt in listened:
         tx.all("stop_listening", uid=attempt.uid, listener=owner, hold_until_ms=now_ms)
     sent = {attempt.job_id for attempt in opened}

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from millpond.db.database import Transaction
+from millpond.rules.effects import Ending, Then
 from millpond.rules.errors import UsageError
-from millpond.rules.journey import Closing, Ending, Then
 from millpond.rules.price import Cost, to_micro
 from millpond.store.bodies import dump_reply, dump_seen, storable
 from millpond.store.holds import wake_key
-from millpond.store.moves import Standing, move, note
+from millpond.store.lanes import close_lane
+from millpond.store.moves import Fence, move, note
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ def settle(
     then: Then,
     *,
     lane: str,
-    job: Standing | None,
+    job: Fence | None,
     now_ms: int,
 ) -> Settled:
     """End an attempt on evidence; may be repeated. `job` is the lease in hand, None once the call was detached.
@@ -93,7 +94,7 @@ def accept(tx: Transaction, attempt: Any, lane: str, now_ms: int) -> Settled:
     return Settled(accepted=True, moved=True, requests=job.requests, job_id=job.id)
 
 
-def detach(tx: Transaction, uid: str, *, job: Standing, hold_ms: int, now_ms: int) -> bool:
+def detach(tx: Transaction, uid: str, *, job: Fence, hold_ms: int, now_ms: int) -> bool:
     """Soft timeout: the attempt is ambiguous and its owner listens on; the job is held, or freed if there is no hold.
 
     An owner that was declared dead counts as no listener, so there is no hold either. Returns whether the job was still
@@ -139,7 +140,7 @@ def resolve(tx: Transaction, uid: str, choice: str, *, worst: Cost | None, certa
         wake_key(tx, attempt.idempotency_key, now_ms)
 
 
-def give(tx: Transaction, job: Standing, then: Then, now_ms: int) -> bool:
+def give(tx: Transaction, job: Fence, then: Then, now_ms: int) -> bool:
     """Give a leased job back, or fail it, without a call. False: the fence held."""
     return _follow(tx, job, then, now_ms)
 
@@ -177,13 +178,6 @@ def make_ambiguous(
         usage=dump_seen(usage.raw) if usage and usage.raw else None,
     )
     return marked is not None
-
-
-def close_lane(tx: Transaction, lane: str, closing: Closing, now_ms: int) -> None:
-    """Close a lane, for all drainers: a person's word stands above a clock's, the longer above the shorter."""
-    until, reason, by = closing.until_ms, storable(closing.reason), closing.by
-    tx.all("close_lane", lane=lane, until_ms=until, reason=reason, closed_by=by, now_ms=now_ms)
-    note(tx, now_ms, "close_lane", data={"lane": lane, "until_ms": until, "reason": reason})
 
 
 def _end_unknown(tx: Transaction, attempt: Any, ending: Ending, now_ms: int) -> None:
@@ -225,7 +219,7 @@ def _end_known(tx: Transaction, attempt: Any, ending: Ending, now_ms: int) -> bo
     return ended is not None
 
 
-def _follow(tx: Transaction, job: Standing, then: Then, now_ms: int) -> bool:
+def _follow(tx: Transaction, job: Fence, then: Then, now_ms: int) -> bool:
     assert then.move is not None
     return move(
         tx,

@@ -1,5 +1,5 @@
 -- Every statement of the queue, by theme. One text for SQLite and PostgreSQL; `{list name}` is a list parameter.
--- States are never written as literals: `lifecycle.advance` gives them, and `move`, `lease` and `insert_job` carry them.
+-- States are never written as literals: `lifecycle.advance` gives them; `move`, `lease_jobs` and `insert_job` carry them.
 
 -- ---------------------------------------------------------------------------------------------------------- moves
 
@@ -18,11 +18,12 @@ UPDATE job SET state = :to_state, lease_owner = :owner, lease_no = lease_no + 1
 WHERE id IN {list ids} AND state = :from_state
 
 -- name: insert_job
-INSERT INTO job (kind, route, fingerprint, idempotency_key, state, wait_reason, not_before_ms, priority, batch_class,
-  due_ms, next_lane, wished_lane, floor_seq, requests, artifact_id, label, origin, tags, trace_id, created_ms, settled_ms, settled_by)
-VALUES (:kind, :route, :fingerprint, :idempotency_key, :state, :wait_reason, :not_before_ms, :priority, :batch_class,
-  :due_ms, :next_lane, :wished_lane, :floor_seq, :requests, :artifact_id, :label, :origin, :tags, :trace_id, :created_ms,
-  :settled_ms, :settled_by)
+INSERT INTO job (kind, route, fingerprint, idempotency_key, state, wait_reason, not_before_ms, priority, service_class,
+  due_ms, next_lane, wished_lane, floor_seq, requests, artifact_id, label, origin, tags, trace_id, created_ms,
+  settled_ms, settled_by)
+VALUES (:kind, :route, :fingerprint, :idempotency_key, :state, :wait_reason, :not_before_ms, :priority, :service_class,
+  :due_ms, :next_lane, :wished_lane, :floor_seq, :requests, :artifact_id, :label, :origin, :tags, :trace_id,
+  :created_ms, :settled_ms, :settled_by)
 RETURNING id
 
 -- name: append_event
@@ -49,7 +50,7 @@ FROM artifact a JOIN attempt t ON t.uid = a.attempt_uid
 WHERE a.idempotency_key IN {list keys} AND a.retired_ms IS NULL
 
 -- name: live_jobs
-SELECT id, idempotency_key, fingerprint, state, lease_no, wait_reason, not_before_ms, priority, batch_class, due_ms
+SELECT id, idempotency_key, fingerprint, state, lease_no, wait_reason, not_before_ms, priority, service_class, due_ms
 FROM job WHERE idempotency_key IN {list keys} AND live = 1
 
 -- name: open_or_undecided
@@ -68,7 +69,8 @@ SELECT coalesce(max(seq), 0) AS seq FROM attempt
 UPDATE artifact SET retired_ms = :now_ms, retired_seq = :seq WHERE id = :id AND retired_ms IS NULL
 
 -- name: join_job
-UPDATE job SET priority = :priority, batch_class = :batch_class, due_ms = :due_ms, requests = requests + :requests
+UPDATE job SET priority = :priority, service_class = :service_class, due_ms = :due_ms,
+  requests = requests + :requests
 WHERE id = :id
 
 -- name: reschedule
@@ -101,21 +103,21 @@ ORDER BY not_before_ms, id LIMIT :limit
 SELECT j.id, j.state, j.lease_no, j.route, j.wished_lane, j.idempotency_key, j.floor_seq, p.body
 FROM job j JOIN payload p ON p.job_id = j.id
 WHERE j.state = 'ready' AND j.next_lane = ''
-ORDER BY j.priority DESC, j.batch_class, j.due_ms, j.id LIMIT :limit
+ORDER BY j.priority DESC, j.service_class DESC, j.due_ms, j.id LIMIT :limit
 
 -- name: route_job
 UPDATE job SET next_lane = :lane WHERE id = :id
 
 -- name: ready_by_rank
 -- The order is the ready index itself: priority, realtime before batch, earliest due, oldest.
-SELECT id, route, wished_lane, priority, batch_class, due_ms, lease_no, next_lane, attempts_made, leases_lost, idempotency_key, fingerprint,
-  floor_seq
+SELECT id, route, wished_lane, priority, service_class, due_ms, lease_no, next_lane, attempts_made, idempotency_key,
+  fingerprint, floor_seq
 FROM job WHERE state = 'ready' AND next_lane = :lane
-ORDER BY priority DESC, batch_class, due_ms, id LIMIT :limit
+ORDER BY priority DESC, service_class DESC, due_ms, id LIMIT :limit
 
 -- name: ready_by_age
-SELECT id, route, wished_lane, priority, batch_class, due_ms, lease_no, next_lane, attempts_made, leases_lost, idempotency_key, fingerprint,
-  floor_seq
+SELECT id, route, wished_lane, priority, service_class, due_ms, lease_no, next_lane, attempts_made, idempotency_key,
+  fingerprint, floor_seq
 FROM job WHERE state = 'ready' AND next_lane = :lane ORDER BY id LIMIT :limit
 
 -- name: payloads
@@ -155,7 +157,7 @@ SELECT created_ms FROM job WHERE state = 'ready' AND next_lane = :lane ORDER BY 
 
 -- name: record_check
 -- Everything that must hold before a call, in one look: the fence, a living owner, no artifact in force.
-SELECT j.id, j.state, j.lease_no, j.idempotency_key, j.fingerprint, j.requests,
+SELECT j.id, j.state, j.lease_no, j.idempotency_key, j.fingerprint,
   (SELECT a.id FROM artifact a WHERE a.idempotency_key = j.idempotency_key AND a.retired_ms IS NULL) AS artifact_id,
   (SELECT 1 FROM owner o WHERE o.uuid = :owner AND o.dead = 0) AS owner_lives,
   coalesce((SELECT t.attempt_no FROM attempt t WHERE t.job_id = j.id ORDER BY t.seq DESC LIMIT 1), 0) + 1 AS attempt_no
@@ -170,23 +172,24 @@ RETURNING seq
 UPDATE job SET attempts_made = attempts_made + 1 WHERE id = :job_id
 
 -- name: history
--- The newest ones, without those that use up no attempt: a lane that said "not now" a thousand times is no history.
+-- The newest ones, without those that use up no attempt: a lane that said "not now" a thousand times is no history,
+-- nor is a local server that was not running.
 SELECT lane, outcome, resolution, code FROM attempt
 WHERE idempotency_key = :idempotency_key AND seq > :floor_seq
   AND outcome NOT IN ('ok', 'saturated', 'lane_down') AND (outcome <> 'ambiguous' OR resolution IS NOT NULL)
+  AND (code IS NULL OR code <> 'not_running')
 ORDER BY seq DESC LIMIT :limit
 
 -- name: undecided
-SELECT uid, lane FROM attempt
+SELECT uid, lane, code FROM attempt
 WHERE idempotency_key = :idempotency_key AND outcome = 'ambiguous' AND resolution IS NULL AND seq > :floor_seq
-ORDER BY seq
+ORDER BY seq LIMIT :limit
 
 -- name: routing_facts
 SELECT floor_seq, attempts_made, attempts_granted FROM job WHERE id = :job_id
 
 -- name: attempt_by_uid
-SELECT seq, uid, job_id, lease_no, owner, listener, lane, idempotency_key, fingerprint, started_ms, outcome, resolution,
-  hold_until_ms
+SELECT seq, uid, job_id, owner, listener, lane, idempotency_key, fingerprint, outcome, resolution
 FROM attempt WHERE uid = :uid
 
 -- name: end_attempt
@@ -217,7 +220,7 @@ WHERE uid = :uid AND outcome = 'ambiguous' AND resolution IS NULL
 RETURNING seq
 
 -- name: open_attempts_of_job
-SELECT uid, owner, lane FROM attempt WHERE job_id = :job_id AND outcome IS NULL
+SELECT uid, owner FROM attempt WHERE job_id = :job_id AND outcome IS NULL
 
 -- --------------------------------------------------------------------------------------------------------- settle
 
@@ -233,8 +236,12 @@ SELECT
    LIMIT 1) AS older_than_retirement
 
 -- name: live_job
-SELECT id, idempotency_key, fingerprint, state, lease_no, wait_reason, requests, next_lane
+SELECT id, idempotency_key, fingerprint, state, lease_no, wait_reason, requests
 FROM job WHERE idempotency_key = :key AND live = 1
+
+-- name: artifact_of_key
+SELECT id, idempotency_key, fingerprint, attempt_uid, accepted_ms, retired_ms FROM artifact
+WHERE idempotency_key = :key AND retired_ms IS NULL
 
 -- name: insert_artifact
 INSERT INTO artifact (idempotency_key, fingerprint, attempt_uid, accepted_ms)
@@ -267,10 +274,10 @@ SELECT id, idempotency_key, state, lease_no, leases_lost FROM job
 WHERE state = 'leased' AND lease_owner = :owner ORDER BY id
 
 -- name: open_attempts_by
-SELECT uid, job_id, idempotency_key, lane FROM attempt WHERE owner = :owner AND outcome IS NULL ORDER BY seq
+SELECT uid, job_id, idempotency_key FROM attempt WHERE owner = :owner AND outcome IS NULL ORDER BY seq
 
 -- name: listened_by
-SELECT uid, job_id, idempotency_key, lane, hold_until_ms FROM attempt WHERE listener = :owner ORDER BY seq
+SELECT uid, idempotency_key FROM attempt WHERE listener = :owner ORDER BY seq
 
 -- name: holds_run_out
 SELECT uid, idempotency_key FROM attempt WHERE listener = :owner AND hold_until_ms <= :now_ms ORDER BY seq
@@ -392,9 +399,9 @@ WHERE r.job_id = :job_id AND (s.name = :name OR s.id = :id) LIMIT 1
 SELECT * FROM v_job WHERE id < :before_id ORDER BY id DESC LIMIT :limit
 
 -- name: attempts_of_job
--- Its own attempts, and those of its key that another job made.
-SELECT * FROM attempt WHERE job_id = :job_id OR idempotency_key = (SELECT idempotency_key FROM job WHERE id = :job_id)
-ORDER BY seq
+-- All attempts of its key: its own bear it too, and another job may have made some.
+SELECT * FROM attempt WHERE idempotency_key = (SELECT idempotency_key FROM job WHERE id = :job_id) AND seq > :after
+ORDER BY seq LIMIT :limit
 
 -- name: attempts_after
 SELECT * FROM attempt WHERE seq > :after ORDER BY seq LIMIT :limit
@@ -410,13 +417,13 @@ SELECT count(*) AS n FROM (
   SELECT 1 AS one FROM job WHERE state = 'ready' AND next_lane = :lane AND priority > :priority
   UNION ALL
   SELECT 1 FROM job WHERE state = 'ready' AND next_lane = :lane AND priority = :priority
-    AND batch_class < :batch_class
+    AND service_class > :service_class
   UNION ALL
   SELECT 1 FROM job WHERE state = 'ready' AND next_lane = :lane AND priority = :priority
-    AND batch_class = :batch_class AND due_ms < :due_ms
+    AND service_class = :service_class AND due_ms < :due_ms
   UNION ALL
   SELECT 1 FROM job WHERE state = 'ready' AND next_lane = :lane AND priority = :priority
-    AND batch_class = :batch_class AND due_ms = :due_ms AND id < :id
+    AND service_class = :service_class AND due_ms = :due_ms AND id < :id
   LIMIT :limit) ranked
 
 -- name: submission_by_id
@@ -431,6 +438,18 @@ SELECT id, name, created_ms, source, requests FROM submission WHERE id < :before
 -- name: submission_states
 SELECT CASE WHEN r.withdrawn_ms IS NOT NULL THEN 'cancelled' ELSE j.state END AS state, count(*) AS n
 FROM request r JOIN job j ON j.id = r.job_id WHERE r.submission_id = :id GROUP BY 1
+
+-- name: end_of_page
+-- The position that ends a page of a submission's requests; none where this page is the last.
+SELECT position FROM request WHERE submission_id = :id AND position > :after
+ORDER BY position LIMIT 1 OFFSET :rows
+
+-- name: first_pending
+-- The first request that still waits for its answer; stops there, and at the end of the page.
+SELECT r.position FROM request r
+WHERE r.submission_id = :id AND r.position > :after AND r.position <= :until AND r.withdrawn_ms IS NULL
+  AND EXISTS (SELECT 1 FROM job j WHERE j.id = r.job_id AND j.live = 1)
+ORDER BY r.position LIMIT 1
 
 -- name: results_after
 SELECT * FROM v_result WHERE request_id > :after AND state = :state ORDER BY request_id LIMIT :limit

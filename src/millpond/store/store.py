@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,17 +12,19 @@ from millpond.db.database import Database, Transaction
 from millpond.db.migrations import read_folder
 from millpond.db.sqlite import SqliteDatabase
 from millpond.db.statements import load
+from millpond.rules.admission import Closing
+from millpond.rules.effects import Ending, Facts, Instead, Recorded, Then
 from millpond.rules.errors import KeyConflict, LeaseLost
 from millpond.rules.filters import Term
-from millpond.rules.job import Attempt, Event, Job, Lease, OwnerRow, Receipt, Result, Submission
-from millpond.rules.journey import Closing, Ending, Facts, Instead, Recorded, Then
+from millpond.rules.job import Artifact, Attempt, Event, Job, Lease, OwnerRow, Receipt, Result, Submission
 from millpond.rules.price import Cost
 from millpond.rules.router import Past
-from millpond.store import bodies, ledger, looking, persons, settle
+from millpond.store import lanes, ledger, looking, persons, settle
 from millpond.store import lease as leasing
 from millpond.store import reclaim as owners
 from millpond.store.enqueue import CHUNK_REQUESTS, Asked, enqueue, open_submission
-from millpond.store.moves import Standing
+from millpond.store.lanes import LaneRow
+from millpond.store.moves import Fence
 from millpond.store.reclaim import Reclaimed
 from millpond.store.settle import Settled
 
@@ -52,17 +53,6 @@ def open_sqlite(path: Path, *, durable: bool = True, on_commit: Callable[[], Non
         durable=durable,
         on_commit=on_commit,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class LaneRow:
-    """A lane that is closed: until when (None: until a person opens it), why, by whom, since when."""
-
-    lane: str
-    closed_until_ms: int | None
-    reason: str
-    closed_by: str
-    since_ms: int
 
 
 class Store:
@@ -129,7 +119,7 @@ class Store:
         *,
         wake_rows: int = 256,
         fair_every: int = 0,
-        route: leasing.Route | None = None,
+        route: leasing.NextLane | None = None,
         registry: Mapping[str, Any] | None = None,
         serial: Collection[str] = (),
     ) -> list[Lease]:
@@ -168,16 +158,14 @@ class Store:
 
     def settle(self, uid: str, ending: Ending, then: Then, *, lane: str, lease: Lease | None) -> Settled:
         """End an attempt on evidence; see `settle.settle`."""
-        job = standing(lease) if lease is not None else None
+        job = fence(lease) if lease is not None else None
         return self.db.write(
             partial(settle.settle, uid=uid, ending=ending, then=then, lane=lane, job=job, now_ms=self.now_ms())
         )
 
     def detach(self, uid: str, lease: Lease, hold_ms: int) -> bool:
         """Soft timeout: ambiguous, held, still listened to. Whether the job was still ours to move."""
-        return self.db.write(
-            partial(settle.detach, uid=uid, job=standing(lease), hold_ms=hold_ms, now_ms=self.now_ms())
-        )
+        return self.db.write(partial(settle.detach, uid=uid, job=fence(lease), hold_ms=hold_ms, now_ms=self.now_ms()))
 
     def stop_listening(self, uid: str) -> None:
         """End a hold whose listener's own clock has run out."""
@@ -192,7 +180,7 @@ class Store:
     def give(self, lease: Lease, then: Then) -> None:
         """Give a leased job back or fail it. Raises LeaseLost if the fence held."""
         if not self.db.write(
-            partial(settle.give, job=standing(lease), then=then, now_ms=self.now_ms()), full=then.move == "fail"
+            partial(settle.give, job=fence(lease), then=then, now_ms=self.now_ms()), full=then.move == "fail"
         ):
             raise LeaseLost(ledger.lost(lease))
 
@@ -233,15 +221,15 @@ class Store:
 
     # --- persons ----------------------------------------------------------------------------------------------------
 
-    def cancel(self, job_id: int, *, hold_ms: int = 0) -> persons.Done:
+    def cancel(self, job_id: int, *, hold_ms: int = 0) -> persons.Moved:
         """Withdraw all requests of a job and cancel it."""
         return self.db.write(partial(persons.cancel, job_id=job_id, hold_ms=hold_ms, now_ms=self.now_ms()))
 
-    def withdraw(self, request_id: int, *, hold_ms: int = 0) -> persons.Done:
+    def withdraw(self, request_id: int, *, hold_ms: int = 0) -> persons.Moved:
         """Withdraw one request; its job is cancelled when none is left."""
         return self.db.write(partial(persons.withdraw, request_id=request_id, hold_ms=hold_ms, now_ms=self.now_ms()))
 
-    def retry(self, job_id: int, *, granted: int = 0, lane: str | None = None) -> persons.Done:
+    def retry(self, job_id: int, *, granted: int = 0, lane: str | None = None) -> persons.Moved:
         """Ask again for a failed, cancelled or undeliverable job."""
         return self.db.write(partial(persons.retry, job_id=job_id, granted=granted, lane=lane, now_ms=self.now_ms()))
 
@@ -249,17 +237,15 @@ class Store:
 
     def close_lane(self, lane: str, closing: Closing) -> None:
         """Close a lane for every drainer."""
-        self.db.write(partial(settle.close_lane, lane=lane, closing=closing, now_ms=self.now_ms()))
+        self.db.write(partial(lanes.close_lane, lane=lane, closing=closing, now_ms=self.now_ms()))
 
     def open_lane(self, lane: str) -> None:
         """Open a lane, whoever closed it."""
-        self.db.write(lambda tx: tx.all("open_lane", lane=lane))
+        self.db.write(partial(lanes.open_lane, lane=lane))
 
     def closed_lanes(self) -> dict[str, LaneRow]:
         """Lanes that are closed now."""
-        now_ms = self.now_ms()
-        rows = [LaneRow(**row._asdict()) for row in self.db.read(lambda tx: tx.all("lane_states"))]
-        return {row.lane: row for row in rows if row.closed_until_ms is None or row.closed_until_ms > now_ms}
+        return self.db.read(partial(lanes.closed_lanes, now_ms=self.now_ms()))
 
     # --- looking ----------------------------------------------------------------------------------------------------
 
@@ -277,12 +263,7 @@ class Store:
 
     def miscounted(self) -> dict[str, tuple[int, int]]:
         """Names whose kept count differs from the jobs in one snapshot: kept, and counted. Nothing: all is well."""
-
-        def read(tx: Transaction) -> dict[str, tuple[int, int]]:
-            kept, counted = looking.counts(tx), looking.recount(tx)
-            return {name: (kept[name], n) for name, n in counted.items() if kept[name] != n}
-
-        return self.db.read(read)
+        return self.db.read(looking.miscounted)
 
     def any_ready(self, lane: str) -> bool:
         """Whether a lane (or '' for unrouted) has ready work."""
@@ -333,44 +314,32 @@ class Store:
 
     def routing(self, job_id: int) -> tuple[str, str, Past]:
         """What routing goes by: a job's intent or command type, the lane wished for, and its key's past."""
-
-        def read(tx: Transaction) -> tuple[str, str, Past]:
-            row = tx.one("job_route", job_id=job_id)
-            if row is None:
-                return "", "", Past()
-            return row.route, row.wished_lane, ledger.read_past(tx, row.idempotency_key, row.floor_seq)
-
-        return self.db.read(read)
+        return self.db.read(partial(ledger.routing, job_id=job_id))
 
     def look_into(self, term: Term, job: Job) -> bool:
         """Answer for the fields of a filter that a Job does not hold: its intent or command type, submission, text."""
-        if term.field == "submission":
-            number = int(term.value) if term.value.isascii() and term.value.isdecimal() and len(term.value) < 19 else 0
-            parameters = {"job_id": job.id, "name": term.value, "id": number}
-            return self.db.read(lambda tx: tx.one("job_in_submission", **parameters)) is not None
-        if term.field == "intent":
-            row = self.db.read(lambda tx: tx.one("job_route", job_id=job.id))
-            return row is not None and row.route == term.value
-        assert term.field == "text", f"no look-up for the filter field {term.field!r}"
-        body = self.payload(job.id)
-        return body is not None and bodies.contains(body, term.value)
+        return self.db.read(partial(looking.look_into, term=term, job_id=job.id))
 
     def jobs(self, *, before_id: int | None = None) -> Iterator[Job]:
         """Jobs, newest first, read a page at a time."""
-        before = before_id if before_id is not None else 2**62
+        before = before_id if before_id is not None else looking.NO_END
         while rows := self.db.read(lambda tx, at=before: tx.all("jobs_before", before_id=at, limit=PAGE_ROWS)):
             yield from map(looking.job, rows)
             before = rows[-1].id
 
     def attempts(self, job_id: int | None = None) -> Iterator[Attempt]:
-        """The ledger in order of seq: of one job and its key, or all of it."""
-        if job_id is not None:
-            yield from ledger.attempts(self.db.read(lambda tx: tx.all("attempts_of_job", job_id=job_id)))
-            return
+        """The ledger in order of seq, read a page at a time: of one job and its key, or all of it."""
+        name = "attempts_after" if job_id is None else "attempts_of_job"
+        of: dict[str, int] = {} if job_id is None else {"job_id": job_id}
         after = 0
-        while rows := self.db.read(lambda tx, at=after: tx.all("attempts_after", after=at, limit=PAGE_ROWS)):
+        while rows := self.db.read(lambda tx, at=after: tx.all(name, after=at, limit=PAGE_ROWS, **of)):
             yield from ledger.attempts(rows)
             after = rows[-1].seq
+
+    def artifact(self, key: str) -> Artifact | None:
+        """The artifact in force for a key, or None."""
+        row = self.db.read(lambda tx: tx.one("artifact_of_key", key=key))
+        return Artifact(**row._asdict()) if row is not None else None
 
     def requests(self, job_id: int, limit: int = PAGE_ROWS) -> list[looking.RequestRow]:
         """The first requests that hang on a job."""
@@ -378,18 +347,7 @@ class Store:
 
     def rank(self, job: Job, limit: int = 10_000) -> int:
         """How many ready jobs of its lane go before a ready job, counted up to `limit`."""
-        row = self.db.read(
-            lambda tx: tx.all(
-                "rank_before",
-                lane=job.next_lane,
-                priority=job.priority,
-                batch_class=0 if job.service_class == "realtime" else 1,
-                due_ms=job.due_ms if job.due_ms is not None else leasing.FAR_FUTURE_MS,
-                id=job.id,
-                limit=limit,
-            )
-        )
-        return row[0].n
+        return self.db.read(partial(looking.rank, job=job, limit=limit))
 
     def results(
         self, submission_id: int | None = None, *, state: str = "done", since_ms: int | None = None
@@ -444,16 +402,33 @@ class Store:
 
         return self.db.read(read)
 
+    def first_pending(self, submission_id: int, after_position: int = -1) -> int | None:
+        """The position of the first request, after this one, that still waits for its answer; None: there is none.
+
+        Read a page at a time. To wait for all of them, keep what was found, less 1, as the next cursor: then a wait
+        reads each request once, however often it asks. A request before the cursor that is retried is not seen again.
+        """
+        at: int | None = after_position
+        while at is not None:
+            position, at = self.db.read(
+                partial(looking.first_pending, submission_id=submission_id, after=at, limit=PAGE_ROWS)
+            )
+            if position is not None:
+                return position
+        return None
+
     def submissions(self, limit: int = 100) -> list[Submission]:
         """Submissions, newest first."""
         return self.db.read(
-            lambda tx: [looking.submission(tx, row) for row in tx.all("submissions", before_id=2**62, limit=limit)]
+            lambda tx: [
+                looking.submission(tx, row) for row in tx.all("submissions", before_id=looking.NO_END, limit=limit)
+            ]
         )
 
 
-def standing(lease: Lease) -> Standing:
+def fence(lease: Lease) -> Fence:
     """A lease's fence."""
-    return Standing(lease.job_id, lease.lease_no)
+    return Fence(lease.job_id, lease.lease_no)
 
 
 def _receipt(answer: Receipt | KeyConflict) -> Receipt:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Generator, Mapping
 from decimal import Decimal
 from typing import Any
 
+from millpond.rules.admission import Closing
+from millpond.rules.effects import ACCEPT, Ending, Recorded, Then
 from millpond.rules.errors import KeyConflict, LeaseLost
 from millpond.rules.job import Attempt, Job, Lease, Prompt, Receipt, Reply, Usage
-from millpond.rules.journey import ACCEPT, Closing, Ending, Recorded, Then
 from millpond.rules.outcome import classify
 from millpond.rules.price import Cost
 from millpond.rules.router import Past, Step

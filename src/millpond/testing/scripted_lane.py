@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from millpond.lanes.handler import raised
 from millpond.lanes.lane import Call
-from millpond.rules.errors import UsageError
+from millpond.rules.errors import HandlerSignal, UsageError
 from millpond.rules.job import Outcome, Reply, Usage
 from millpond.rules.outcome import Evidence
 from millpond.rules.policy import LanePolicy
@@ -32,8 +33,9 @@ class ScriptedLane:
     """Answers its n-th call by the n-th line of its script, and by `then` after the last.
 
     `calls` are all that began, `cancelled` those that were given up by whoever awaited them. After `hold()`, and for a
-    line wrapped in `Held`, a call stays open until `let_go`, which may be called from any thread. An exception in the
-    script is raised: a lane that breaks its promise.
+    line wrapped in `Held`, a call stays open until `let_go`, which may be called from any thread. Retryable, Saturated,
+    Ambiguous and Permanent are answered as a handler would say them; any other exception is raised: a lane that breaks
+    its promise.
     """
 
     def __init__(self, policy: LanePolicy | str = "scripted", script: Iterable[Answer | Held] = (), *,
@@ -67,6 +69,8 @@ class ScriptedLane:
                 raise
             finally:
                 self._open.pop(call.uid, None)
+        if isinstance(answer, HandlerSignal):  # what a handler says is no broken promise
+            return raised(answer)
         if isinstance(answer, BaseException):
             raise answer
         return evidence_of(answer, call.work)  # pyright: ignore[reportArgumentType]  # _checked: a text is an outcome

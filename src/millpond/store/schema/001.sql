@@ -43,7 +43,7 @@ CREATE TABLE job (
   wait_reason      TEXT CHECK (wait_reason IN ('scheduled', 'backoff', 'parked', 'held', 'asked', 'undeliverable')),
   not_before_ms    INTEGER,                       -- NULL: only a person or an event can wake it
   priority         INTEGER NOT NULL,
-  batch_class      INTEGER NOT NULL CHECK (batch_class IN (0, 1)),   -- 0 realtime, 1 batch: realtime first
+  service_class    TEXT NOT NULL CHECK (service_class IN ('realtime', 'batch')),   -- ranked as text: realtime is larger
   due_ms           INTEGER NOT NULL,              -- far future if none, so that both stores sort alike
   next_lane        TEXT NOT NULL,                 -- '' = to be routed: new, or its key's history has changed
   wished_lane      TEXT NOT NULL,                 -- the lane that the caller or a person asked for; '' = none
@@ -73,13 +73,12 @@ CREATE TABLE job (
   CHECK (attempts_made >= 0 AND leases_lost >= 0 AND requests >= 0)
 );
 CREATE UNIQUE INDEX one_live_job ON job (idempotency_key) WHERE live = 1;
-CREATE INDEX job_ready ON job (next_lane, priority DESC, batch_class, due_ms, id) WHERE state = 'ready';
+CREATE INDEX job_ready ON job (next_lane, priority DESC, service_class DESC, due_ms, id) WHERE state = 'ready';
 CREATE INDEX job_ready_by_age ON job (next_lane, id) WHERE state = 'ready';
 CREATE INDEX job_due ON job (not_before_ms, id) WHERE state = 'waiting' AND not_before_ms IS NOT NULL;
 CREATE INDEX job_unscheduled ON job (wait_reason, id) WHERE state = 'waiting' AND not_before_ms IS NULL;
 CREATE INDEX job_leased ON job (lease_owner, id) WHERE state = 'leased';
 CREATE INDEX job_artifact ON job (artifact_id) WHERE artifact_id IS NOT NULL;
-CREATE INDEX job_failed ON job (id) WHERE state = 'failed';
 
 CREATE TABLE payload (
   job_id INTEGER PRIMARY KEY REFERENCES job (id),

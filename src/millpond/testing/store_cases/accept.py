@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+from millpond.rules.admission import Closing
+from millpond.rules.effects import ACCEPT, Then
 from millpond.rules.errors import UsageError
-from millpond.rules.job import Reply, Usage
-from millpond.rules.journey import ACCEPT, Closing, Then
+from millpond.rules.job import Artifact, Reply, Usage
 from millpond.rules.outcome import Evidence
 from millpond.testing.scene import RELEASE, Scene, ending
 
@@ -23,6 +24,7 @@ def a_good_reply_makes_its_job_done(scene: Scene) -> None:
         "ok", scene.now_ms, "m", 7, 9, {"raw": 1})  # fmt: skip
     assert (row.cost, row.cost_is_estimate, row.resolution) == (Decimal("0.25"), False, None)
     assert row.artifact_id is not None
+    assert scene.store.artifact("k") == Artifact(row.artifact_id, "k", row.fingerprint, uid, scene.now_ms, None)
 
 
 def the_first_reply_in_force_wins_and_the_loser_is_kept_and_costed(scene: Scene) -> None:
@@ -51,6 +53,7 @@ def a_reply_older_than_the_last_retirement_is_never_in_force(scene: Scene) -> No
     scene.settle(scene.send(second), "first answer", lease=second)
     fresh = scene.ask("k", fresh=True)
     assert scene.state(fresh.job_id) == "ready"
+    assert scene.store.artifact("k") is None
     assert not scene.settle(old, "from before").accepted
     assert (scene.state(fresh.job_id), scene.text(fresh.request_id)) == ("ready", None)
     lease = scene.take(fresh.job_id)

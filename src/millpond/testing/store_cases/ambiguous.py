@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from millpond.rules.journey import Then
+from millpond.rules.effects import Then
 from millpond.rules.price import Cost
 from millpond.testing.scene import RELEASE, Scene
 

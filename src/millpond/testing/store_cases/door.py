@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from millpond.rules.effects import Then
 from millpond.rules.errors import KeyConflict
 from millpond.rules.job import Receipt
-from millpond.rules.journey import Then
 from millpond.store.enqueue import CHUNK_REQUESTS
 from millpond.testing.scene import A_DAY_MS, Scene, asked
 

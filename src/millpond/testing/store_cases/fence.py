@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millpond.rules.journey import Then
+from millpond.rules.effects import Then
 from millpond.testing.scene import RELEASE, Scene
 
 

@@ -6,13 +6,21 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from millpond.rules.admission import Closing
+from millpond.rules.effects import Then
 from millpond.rules.errors import LeaseLost
 from millpond.rules.job import Command, Prompt
-from millpond.rules.journey import Closing, Then
 from millpond.rules.router import Exhausted, Past, Step, Undecided
 from millpond.store.bodies import dump_work
 from millpond.store.lease import ROUTE_CHUNK_ROWS
 from millpond.testing.scene import ROOM, Scene, asked
+
+
+def realtime_goes_before_batch_of_its_priority_and_after_a_larger_one(scene: Scene) -> None:
+    realtime = {"service_class": "realtime"}
+    wishes: list[dict[str, Any]] = [{}, realtime, {"priority": 1}, realtime, {"due_ms": scene.now_ms}]
+    ids = [scene.ask(f"k{at}", **wish).job_id for at, wish in enumerate(wishes)]
+    assert [scene.take().job_id for _ in ids] == [ids[at] for at in (2, 1, 3, 4, 0)]
 
 
 def the_larger_priority_goes_first(scene: Scene) -> None:
@@ -199,7 +207,7 @@ def a_job_whose_last_call_is_undecided_is_routed_by_what_was_tried(scene: Scene)
 
     [again] = scene.lease(room={"paid": 1}, route=route)
     assert (again.job_id, again.lane) == (lease.job_id, "paid")
-    assert seen == [Past(undecided=(Undecided(uid, "free"),))]
+    assert seen == [Past(undecided=(Undecided(uid, "free", scene.attempt(uid).code or ""),))]
 
 
 def _nowhere(_work: Any, _route: str, _wish: str, _past: Past) -> Exhausted:
@@ -268,7 +276,7 @@ def o12_a_shelved_command_goes_on_when_a_person_says_so(scene: Scene) -> None:
     assert scene.lease(registry={}) == []
     scene.clock.advance(10**9)
     assert scene.lease(registry={"gone": _Sum}) == [], "time alone mends no command"
-    assert scene.store.retry(job_id).took_effect
+    assert scene.store.retry(job_id).moved
     assert [lease.work for lease in scene.lease(registry={"gone": _Sum})] == [_Sum(a=1)]
 
 

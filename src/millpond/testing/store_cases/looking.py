@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from decimal import Decimal
 
+from millpond.rules.effects import Then
 from millpond.rules.job import Reply
-from millpond.rules.journey import Then
+from millpond.rules.times import MAX_MS
 from millpond.testing.scene import Scene, asked
 
 
@@ -169,7 +170,42 @@ def a_submission_is_found_by_id_and_by_name_the_newest_first(scene: Scene) -> No
     assert scene.store.submission(99) is None
 
 
+def the_first_pending_request_of_a_submission_is_the_first_without_an_end(scene: Scene) -> None:
+    scene.ask_many(*(asked(f"k{at}", priority=-at) for at in range(6)))
+    scene.ask("k1")
+    assert [scene.store.first_pending(1, after) for after in (-1, 0, 4, 5)] == [0, 1, 5, None]
+    leases = {lease.idempotency_key: lease for lease in scene.lease(4)}
+    scene.settle(scene.send(leases["k0"]), "blue", lease=leases["k0"])
+    assert scene.store.first_pending(1) == 1, "a request whose job is leased still waits"
+    scene.store.give(leases["k1"], Then("fail", reason="refused: no"))
+    scene.store.cancel(leases["k2"].job_id)
+    assert scene.store.first_pending(1) == 3
+    scene.store.withdraw(scene.store.requests(leases["k3"].job_id)[0].id)
+    assert scene.store.first_pending(1) == 4
+    for key in ("k4", "k5"):
+        scene.answered(key)
+    assert scene.store.first_pending(1) is None
+    assert scene.store.first_pending(99) is None
+
+
+def a_withdrawn_request_waits_no_more_while_its_job_goes_on(scene: Scene) -> None:
+    scene.ask("k")
+    left = scene.ask("k")
+    assert scene.store.withdraw(left.request_id).moved
+    assert scene.store.first_pending(left.submission_id) is None
+    assert scene.store.first_pending(1) == 0
+
+
+def the_latest_due_that_can_be_given_is_a_due(scene: Scene) -> None:
+    receipt = scene.ask("k", due_ms=MAX_MS)
+    never = scene.ask("never")
+    assert scene.job(receipt.job_id).due_ms == MAX_MS
+    assert [(lease.job_id, lease.due_ms) for lease in scene.lease(2)] == [
+        (receipt.job_id, MAX_MS), (never.job_id, None)]  # fmt: skip
+
+
 def what_is_not_there_is_none(scene: Scene) -> None:
+    assert scene.store.artifact("k") is None
     assert scene.store.job(1) is None
     assert scene.store.payload(1) is None
     assert scene.store.result(1) is None

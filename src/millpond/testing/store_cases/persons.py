@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from millpond.rules.journey import Then
+from millpond.rules.effects import Then
 from millpond.testing.scene import RELEASE, Scene
 
 
@@ -40,13 +40,13 @@ def o03_a_job_is_cancelled_in_every_live_state_once(scene: Scene) -> None:
         ready, scheduled, backed_off, held, waiting_for_a_person, leased_before_the_call, during_the_call]  # fmt: skip
     for way in ways:
         job_id = way(way.__name__)
-        assert scene.store.cancel(job_id, hold_ms=1_000).took_effect, way.__name__
+        assert scene.store.cancel(job_id, hold_ms=1_000).moved, way.__name__
         job = scene.job(job_id)
         assert (job.state, job.settled_ms, job.settled_by) == ("cancelled", scene.now_ms, "person")
         assert [one.withdrawn_ms for one in scene.store.requests(job_id)] == [scene.now_ms]
         with scene.unchanged():
             again = scene.store.cancel(job_id)
-        assert (again.took_effect, again.why) == (False, "already cancelled")
+        assert (again.moved, again.why) == (False, "already cancelled")
     scene.clock.advance(10**6)
     assert scene.lease(99) == [], "nothing goes on after it was cancelled"
 
@@ -96,17 +96,17 @@ def o03_a_worker_finds_out_at_its_next_step(scene: Scene) -> None:
 def o03_settled_first_wins_over_the_cancel(scene: Scene) -> None:
     lease, uid = scene.in_flight("k")
     scene.settle(uid, "blue", lease=lease)
-    assert not scene.store.cancel(lease.job_id).took_effect
+    assert not scene.store.cancel(lease.job_id).moved
     assert (scene.state(lease.job_id), scene.text(1)) == ("done", "blue")
 
 
 def withdrawing_one_request_leaves_the_job_to_the_others(scene: Scene) -> None:
     first, second = scene.ask("k"), scene.ask("k")
-    assert scene.store.withdraw(first.request_id).took_effect
+    assert scene.store.withdraw(first.request_id).moved
     assert scene.state(first.job_id) == "ready"
     with scene.unchanged():
-        assert not scene.store.withdraw(first.request_id).took_effect
-        assert not scene.store.withdraw(999).took_effect
+        assert not scene.store.withdraw(first.request_id).moved
+        assert not scene.store.withdraw(999).moved
     lease = scene.take(first.job_id)
     assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 1
     result = scene.store.result(first.request_id)
@@ -120,7 +120,7 @@ def withdrawing_the_last_request_cancels_the_job(scene: Scene) -> None:
     uid = scene.send(lease)
     scene.store.withdraw(first.request_id, hold_ms=1_000)
     assert scene.state(first.job_id) == "leased"
-    assert scene.store.withdraw(second.request_id, hold_ms=1_000).took_effect
+    assert scene.store.withdraw(second.request_id, hold_ms=1_000).moved
     assert scene.state(first.job_id) == "cancelled"
     assert scene.attempt(uid).outcome == "ambiguous"
 
@@ -129,7 +129,7 @@ def a_request_that_has_its_answer_is_not_withdrawn(scene: Scene) -> None:
     receipt = scene.answered("k", "blue")
     with scene.unchanged():
         withdrawn = scene.store.withdraw(receipt.request_id)
-    assert (withdrawn.took_effect, withdrawn.why) == (False, "already done")
+    assert (withdrawn.moved, withdrawn.why) == (False, "already done")
     result = scene.store.result(receipt.request_id)
     assert result is not None
     assert (result.state, result.text) == ("done", "blue")
@@ -139,7 +139,7 @@ def retry_takes_a_cancelled_job_up_again(scene: Scene) -> None:
     first, second = scene.ask("k"), scene.ask("k")
     scene.store.withdraw(first.request_id)
     scene.store.cancel(first.job_id)
-    assert scene.store.retry(first.job_id).took_effect
+    assert scene.store.retry(first.job_id).moved
     assert [one.withdrawn_ms for one in scene.store.requests(first.job_id)] == [None, None]
     lease = scene.take(first.job_id)
     assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 2
@@ -148,7 +148,7 @@ def retry_takes_a_cancelled_job_up_again(scene: Scene) -> None:
 
 def retry_of_a_failed_job_starts_its_routing_anew(scene: Scene) -> None:
     job_id = scene.failed("k")
-    assert scene.store.retry(job_id, granted=5).took_effect
+    assert scene.store.retry(job_id, granted=5).moved
     assert (scene.state(job_id), scene.job(job_id).next_lane) == ("ready", "")
     facts = scene.store.look_back(scene.take(job_id))
     assert (facts.past.tried, facts.past.undecided, facts.attempts_made, facts.attempts_granted) == ((), (), 1, 5)
@@ -163,7 +163,7 @@ def retry_may_name_the_lane(scene: Scene) -> None:
 def retry_of_an_answered_key_makes_the_job_done(scene: Scene) -> None:
     failed = scene.failed("k")
     scene.answered("k", "blue")
-    assert scene.store.retry(failed).took_effect
+    assert scene.store.retry(failed).moved
     assert scene.state(failed) == "done"
     assert scene.text(1) == "blue"
 
@@ -171,7 +171,7 @@ def retry_of_an_answered_key_makes_the_job_done(scene: Scene) -> None:
 def retry_hands_the_requests_to_the_live_job_of_the_key(scene: Scene) -> None:
     failed = scene.failed("k")
     alive = scene.ask("k").job_id
-    assert scene.store.retry(failed).took_effect
+    assert scene.store.retry(failed).moved
     assert (scene.state(failed), scene.state(alive)) == ("failed", "ready")
     assert scene.store.requests(failed) == []
     assert [one.id for one in scene.store.requests(alive)] == [1, 2]
@@ -180,13 +180,13 @@ def retry_hands_the_requests_to_the_live_job_of_the_key(scene: Scene) -> None:
     assert scene.text(1) == "blue"
     with scene.unchanged():
         again = scene.store.retry(failed)
-    assert (again.took_effect, again.why) == (False, "its requests have moved to another job")
+    assert (again.moved, again.why) == (False, "its requests have moved to another job")
 
 
 def retry_behind_a_call_that_may_still_answer_is_held(scene: Scene) -> None:
     lease, uid = scene.in_flight("k")
     scene.store.cancel(lease.job_id, hold_ms=60_000)
-    assert scene.store.retry(lease.job_id).took_effect
+    assert scene.store.retry(lease.job_id).moved
     assert scene.state(lease.job_id) == "waiting/held"
     assert scene.settle(uid, "late", lease=lease).requests == 1
     assert (scene.state(lease.job_id), scene.text(1)) == ("done", "late")
@@ -196,7 +196,7 @@ def retry_behind_another_jobs_call_is_held_too(scene: Scene) -> None:
     failed = scene.failed("k")
     lease, uid = scene.in_flight("k")
     scene.store.cancel(lease.job_id, hold_ms=60_000)
-    assert scene.store.retry(failed).took_effect
+    assert scene.store.retry(failed).moved
     assert scene.state(failed) == "waiting/held"
     scene.settle(uid, "late", lease=lease)
     assert (scene.state(failed), scene.state(lease.job_id), scene.text(1)) == ("done", "cancelled", "late")
@@ -206,7 +206,7 @@ def retry_of_a_cancelled_job_finds_the_answer_that_came_meanwhile(scene: Scene) 
     lease, uid = scene.in_flight("k")
     scene.store.cancel(lease.job_id, hold_ms=60_000)
     scene.settle(uid, "late", lease=lease)
-    assert scene.store.retry(lease.job_id).took_effect
+    assert scene.store.retry(lease.job_id).moved
     assert (scene.state(lease.job_id), scene.text(1)) == ("done", "late")
 
 
@@ -223,10 +223,10 @@ def retry_of_a_key_that_names_other_work_by_now_is_refused(scene: Scene) -> None
     scene.settle(uid, "permanent", Then("fail", reason="refused: no"), lease=lease)
     other = scene.ask("mine", work="another")
     with scene.unchanged():
-        assert not scene.store.retry(lease.job_id).took_effect
+        assert not scene.store.retry(lease.job_id).moved
     scene.settle(scene.send(scene.take(other.job_id)), "blue")
     with scene.unchanged():
-        assert not scene.store.retry(lease.job_id).took_effect
+        assert not scene.store.retry(lease.job_id).moved
 
 
 def retry_grants_a_stated_number_of_further_attempts(scene: Scene) -> None:

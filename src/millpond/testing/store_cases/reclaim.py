@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millpond.rules.journey import Then
+from millpond.rules.effects import Then
 from millpond.testing.scene import Scene
 
 
@@ -22,7 +22,7 @@ def what_was_sent_is_ambiguous_and_its_hold_is_over(scene: Scene) -> None:
     assert (reclaimed.released, reclaimed.ambiguous, reclaimed.failed) == (0, 1, 0)
     row = scene.attempt(uid)
     assert (row.outcome, row.code, row.listener, row.hold_until_ms) == (
-        "ambiguous", "owner_died", None, scene.now_ms)  # fmt: skip
+        "ambiguous", "died", None, scene.now_ms)  # fmt: skip
     assert (scene.state(lease.job_id), scene.job(lease.job_id).leases_lost) == ("ready", 0)
     again = scene.take(lease.job_id, owner=scene.owner("next"))
     assert [one.uid for one in scene.store.look_back(again).past.undecided] == [uid]

@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 from millpond.rules.lifecycle import LIVE
 
 MAX_LEASES_LOST = 2
+"""How often a worker may die with a job before the job fails."""
 
 
 @dataclass
-class Job:
+class ModelJob:
+    """A job: its key, what stands for its work, and what the verbs have made of it."""
+
     key: str
     work: str
     state: str = "ready"
@@ -29,12 +32,15 @@ class Job:
     """Request id -> whether it still asks."""
 
     def go(self, state: str, why: str | None = None, not_before: int | None = None) -> bool:
+        """Move, and leave whoever held it. Always True."""
         self.state, self.why, self.not_before, self.owner = state, why, not_before, None
         return True
 
 
 @dataclass
-class Try:
+class ModelAttempt:
+    """A row of the ledger."""
+
     key: str
     work: str
     seq: int
@@ -46,34 +52,38 @@ class Try:
 
     @property
     def undecided(self) -> bool:
+        """Whether its end is unknown and neither policy nor person has spoken."""
         return self.outcome == "ambiguous" and self.resolution is None
 
 
 class Model:
+    """The whole queue. Jobs by id, attempts by uid; `in_force`: key -> the uid whose reply is."""
+
     def __init__(self) -> None:
-        self.jobs: dict[int, Job] = {}
-        self.tries: dict[str, Try] = {}
+        self.jobs: dict[int, ModelJob] = {}
+        self.attempts: dict[str, ModelAttempt] = {}
         self.in_force: dict[str, str] = {}
         self.retired: dict[str, int] = {}
         self.accepted: set[str] = set()
         self.dead: set[str] = set()
 
-    # what stands under a key
-    def live(self, key: str) -> Job | None:
+    # --- what stands under a key --------------------------------------------------------------------------------------
+
+    def live(self, key: str) -> ModelJob | None:
         return next((job for job in self.jobs.values() if job.key == key and job.state in LIVE), None)
 
     def blocked(self, key: str) -> bool:
-        return any(t.key == key and self.speaks(t) for t in self.tries.values())
+        return any(t.key == key and self.speaks(t) for t in self.attempts.values())
 
     def named(self, key: str) -> str | None:
         if job := self.live(key):
             return job.work
         if key in self.in_force:
-            return self.tries[self.in_force[key]].work
-        return next((t.work for t in self.tries.values() if t.key == key and self.speaks(t)), None)
+            return self.attempts[self.in_force[key]].work
+        return next((t.work for t in self.attempts.values() if t.key == key and self.speaks(t)), None)
 
     @staticmethod
-    def speaks(attempt: Try) -> bool:
+    def speaks(attempt: ModelAttempt) -> bool:
         """Whether evidence of it can still come: it is open, or its end is unknown and somebody listens."""
         return attempt.outcome is None or (attempt.undecided and attempt.listener is not None)
 
@@ -85,13 +95,14 @@ class Model:
         job = self.jobs[job_id]
         return job.state != "leased" or job.lease_no != lease_no or owner in self.dead
 
-    # the verbs
+    # --- the verbs ----------------------------------------------------------------------------------------------------
+
     def ask(self, key: str, work: str, fresh: bool, priority: int, start: int, now: int) -> str:
         if self.named(key) not in (None, work):
             return "conflict"
         if fresh and key in self.in_force:
             del self.in_force[key]
-            self.retired[key] = len(self.tries)
+            self.retired[key] = len(self.attempts)
         if key in self.in_force:
             return "reused"
         job = self.live(key)
@@ -102,7 +113,7 @@ class Model:
             job.go("ready") if start <= now else job.go("waiting", "scheduled", start)
         return "joined"
 
-    def hang(self, job_id: int, request_id: int, said: str, new: Job, start: int, now: int) -> None:
+    def hang(self, job_id: int, request_id: int, said: str, new: ModelJob, start: int, now: int) -> None:
         if job_id not in self.jobs:
             self.jobs[job_id] = new
             if said == "reused":
@@ -130,11 +141,11 @@ class Model:
         if self.blocked(job.key):
             return not job.go("waiting", "held")
         job.made += 1
-        self.tries[uid] = Try(job.key, job.work, len(self.tries) + 1, job_id, owner)
+        self.attempts[uid] = ModelAttempt(job.key, job.work, len(self.attempts) + 1, job_id, owner)
         return True
 
     def accept(self, uid: str) -> bool:
-        it = self.tries[uid]
+        it = self.attempts[uid]
         job = self.live(it.key)
         if uid in self.accepted or it.key in self.in_force or self.retired.get(it.key, 0) >= it.seq:
             return False
@@ -149,7 +160,7 @@ class Model:
         return True
 
     def settle(self, uid: str, outcome: str, then: tuple[str, str | None, int | None] | None, lease_no: int) -> bool:
-        it = self.tries[uid]
+        it = self.attempts[uid]
         if outcome == "ambiguous":
             self.lose_sight(it, None)
         elif it.outcome in (None, "ambiguous"):
@@ -164,14 +175,14 @@ class Model:
         self.wake(it.key)
         return accepted
 
-    def lose_sight(self, it: Try, listener: str | None) -> bool:
+    def lose_sight(self, it: ModelAttempt, listener: str | None) -> bool:
         if it.outcome is not None and not it.undecided:
             return False
         it.outcome, it.listener = "ambiguous", listener
         return True
 
     def detach(self, uid: str, lease_no: int, hold_ms: int) -> bool:
-        it = self.tries[uid]
+        it = self.attempts[uid]
         listens = hold_ms > 0 and it.owner not in self.dead
         held = self.lose_sight(it, it.owner if listens else None) and listens
         job = self.jobs[it.job]
@@ -182,12 +193,12 @@ class Model:
         return ours
 
     def stop_listening(self, uid: str) -> None:
-        if self.tries[uid].listener:
-            self.tries[uid].listener = None
-            self.wake(self.tries[uid].key)
+        if self.attempts[uid].listener:
+            self.attempts[uid].listener = None
+            self.wake(self.attempts[uid].key)
 
     def resolve(self, uid: str, choice: str) -> None:
-        it = self.tries[uid]
+        it = self.attempts[uid]
         if it.undecided:
             it.resolution, it.listener = choice, None
             self.wake(it.key)
@@ -199,7 +210,7 @@ class Model:
         job.requests = dict.fromkeys(job.requests, False)
         job.lease_no += 1
         job.go("cancelled")
-        for it in self.tries.values():
+        for it in self.attempts.values():
             if it.job == job_id and it.outcome is None:
                 self.lose_sight(it, it.owner if hold_ms and it.owner not in self.dead else None)
         return True
@@ -215,9 +226,9 @@ class Model:
 
     def retry(self, job_id: int) -> bool:
         job, live = self.jobs[job_id], self.live(self.jobs[job_id].key)
-        blockers = [t.work for t in self.tries.values() if t.key == job.key and self.speaks(t)]
+        blockers = [t.work for t in self.attempts.values() if t.key == job.key and self.speaks(t)]
         answer = self.in_force.get(job.key)
-        works = {*blockers, *([live.work] if live else []), *([self.tries[answer].work] if answer else [])}
+        works = {*blockers, *([live.work] if live else []), *([self.attempts[answer].work] if answer else [])}
         if job.state not in ("failed", "cancelled") or not job.requests or works - {job.work}:
             return False
         if live is not None:
@@ -231,7 +242,7 @@ class Model:
         job.lost = 0
         if blockers:
             return job.go("waiting", "held")
-        for attempt in self.tries.values():
+        for attempt in self.attempts.values():
             if attempt.key == job.key and attempt.undecided:
                 attempt.resolution = "same"
         return job.go("ready")
@@ -240,8 +251,8 @@ class Model:
         if owner in self.dead:
             return
         self.dead.add(owner)
-        sent = {t.job for t in self.tries.values() if t.owner == owner and t.outcome is None}
-        for it in self.tries.values():
+        sent = {t.job for t in self.attempts.values() if t.owner == owner and t.outcome is None}
+        for it in self.attempts.values():
             if it.owner == owner and it.outcome is None:
                 self.lose_sight(it, None)
             if it.listener == owner:

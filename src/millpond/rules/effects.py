@@ -1,0 +1,180 @@
+"""The words of a journey: what it asks for, what comes back, and what is decided; its order stands in journey."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from millpond.rules.admission import NOTHING_YET, Closing, InARow
+from millpond.rules.job import Outcome
+from millpond.rules.lifecycle import Move
+from millpond.rules.outcome import Classified, Evidence
+from millpond.rules.price import Cost
+from millpond.rules.router import Past
+
+# --- what the journey asks for ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LookBack:
+    """Read the earlier attempts of the key. Answer: Facts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Decide an ambiguous attempt whose hold is over, by the lane's after_hold (`pin`, `same` or `fail`)."""
+
+    uid: str
+    lane: str
+    choice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Ask whether the lane takes a call now. Answer: Admitted or NotNow."""
+
+    lane: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Write the ledger row, durably, under the fence. Answer: Recorded, or Instead."""
+
+    lane: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Make the call. Answer: Heard, or Silence once `soft_timeout_ms` is over and the call still runs."""
+
+    uid: str
+    lane: str
+    attempt_no: int
+    soft_timeout_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Detach:
+    """Let the job go on without its call: the attempt is ambiguous, held for `hold_ms`, and still listened to."""
+
+    uid: str
+    hold_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Wait for a detached call, at most `for_ms` (None: until its own total deadline). Answer: Heard or Silence."""
+
+    uid: str
+    lane: str
+    for_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StopListening:
+    """The hold is over: nobody waits for this call any more, though its reply is still received if it comes."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """End the attempt on evidence, store and accept its reply, move the job, close the lane: one transaction."""
+
+    uid: str
+    lane: str
+    ending: Ending
+    then: Then
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """Give the leased job back without a call."""
+
+    then: Then
+
+
+Effect = LookBack | Resolve | Admit | Record | Call | Detach | Listen | StopListening | Settle | Give
+
+# --- what comes back ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the store knows of a key's past, and of the job's budget."""
+
+    past: Past
+    attempts_made: int
+    attempts_granted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The open attempt."""
+
+    uid: str
+    attempt_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """No row was written and nothing may be sent: the job was answered by an artifact, or is held."""
+
+    by: Literal["answered", "held"]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The call ended. `now_ms` is when, on the wall clock; `chance` in [0, 1) was drawn for jitter.
+
+    `in_a_row` is what the lane did just before: it decides how long a closing lasts.
+    """
+
+    evidence: Evidence
+    now_ms: int
+    chance: float
+    in_a_row: InARow = NOTHING_YET
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """The time given is over and the call still runs."""
+
+    now_ms: int
+
+
+# --- what is decided ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an attempt ended: what the table said of the evidence, and the evidence itself."""
+
+    classified: Classified
+    evidence: Evidence
+    cost: Cost | None = None
+    """What the provider charges for it; None is unknown."""
+    closing: Closing | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """The attempt's outcome."""
+        return self.classified.outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """What the job does next. None: it waits for no move of ours (an accepted reply moves it, or its hold does)."""
+
+    move: Move | None
+    next_lane: str | None = None
+    delay_ms: int | None = None
+    """From now; the store adds its clock."""
+    reason: str | None = None
+    uncounted: bool = False
+
+
+ACCEPT = Then(None)
+
+UNROUTED = ""
+"""The next lane of a job that must be routed by its history before it is leased again."""

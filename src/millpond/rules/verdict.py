@@ -1,0 +1,82 @@
+"""What an ending means: for the attempt (`end`), for the bill (`bill`, `worst_bill`), and for the job (`verdict`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+from millpond.rules.admission import closing
+from millpond.rules.effects import ACCEPT, UNROUTED, Ending, Heard, Then
+from millpond.rules.identity import canonical
+from millpond.rules.job import Outcome, Prompt, Usage
+from millpond.rules.outcome import Evidence, classify
+from millpond.rules.policy import LanePolicy, Policy
+from millpond.rules.price import Cost, cost, worst_case
+from millpond.rules.router import NOT_COUNTED, Exhausted, Step, Tried, backoff_ms, next_lane
+
+WORKED: frozenset[Outcome] = frozenset({"ok", "unusable"})
+"""Outcomes whose call is billed by its usage."""
+
+
+def end(heard: Heard, lane: LanePolicy, policy: Policy) -> Ending:
+    """Classify what was heard, price it, and say whether the lane closes for it."""
+    classified = classify(
+        heard.evidence,
+        retry_500=lane.retry_500,
+        exceptions_harmless=lane.runs_code and not lane.effects,
+        local=lane.is_local,
+        idempotency=lane.idempotency,
+        now_ms=heard.now_ms,
+        default_delay_ms=policy.saturated_default_ms,
+        cap_ms=policy.saturated_cap_ms,
+    )
+    cost = bill(classified.outcome, heard.evidence, lane, heard.now_ms)
+    closes = closing(classified, heard.evidence.model, lane, policy, heard.in_a_row, heard.now_ms, heard.chance)
+    return Ending(classified, heard.evidence, cost, closes)
+
+
+def verdict(
+    ending: Ending, tried: Sequence[Tried], policy: Policy, order: Sequence[str], step: Step, chance: float
+) -> Then:
+    """What the job does after this ending, given what was tried before it."""
+    outcome, classified = ending.outcome, ending.classified
+    if outcome == "ok":
+        return ACCEPT
+    if outcome in NOT_COUNTED:
+        return Then("release", uncounted=True)
+    if outcome == "ambiguous":
+        return Then("release", next_lane=UNROUTED)  # nobody listens, no lane can be asked: its hold is over at once
+    if classified.lane_close == "count":
+        # A local server that is not running: nothing was sent, and the lane is down rather than the job failed.
+        return Then("back_off", delay_ms=backoff_ms(step.tries + 1, policy.backoff, chance), uncounted=True)
+    after = next_lane([*tried, Tried(step.lane, outcome, None, classified.code)], policy, order, step.lane)
+    if isinstance(after, Exhausted):
+        words = f": {classified.message}" if classified.message else ""
+        return Then("fail", reason=after.reason + words)
+    if after.lane != step.lane:
+        return Then("release", next_lane=after.lane)
+    pause = backoff_ms(after.tries, policy.backoff, chance)
+    return Then("back_off", delay_ms=max(pause, classified.delay_ms or 0))
+
+
+def bill(outcome: Outcome, evidence: Evidence, lane: LanePolicy, now_ms: int) -> Cost | None:
+    """What the call costs: by its usage where it did work, 0 where it was provably refused, unknown where that is."""
+    if outcome == "ambiguous":
+        return Cost(Decimal(0), "free") if lane.price.kind == "free" else None
+    usage = evidence.usage or (evidence.reply.usage if evidence.reply else Usage())
+    if outcome not in WORKED and not (usage.tokens_in or usage.tokens_out):
+        return Cost(Decimal(0), "refused")  # a refusal that says what it used is billed for it
+    model = evidence.model or lane.model or None
+    return cost(usage, lane.price, model=model, base_url=lane.base_url, when_ms=now_ms)
+
+
+def worst_bill(work: Any, lane: LanePolicy, now_ms: int) -> Cost | None:
+    """The most that a call whose end is unknown can have cost; None where price or output is unbounded.
+
+    No token is shorter than a byte, so the work's own bytes bound its input; a picture's tokens are not bounded so.
+    """
+    tokens_in = len(canonical(work)) if isinstance(work, Prompt) and not work.images else None
+    return worst_case(
+        tokens_in, lane.max_output_tokens, lane.price, model=lane.model or None, base_url=lane.base_url, when_ms=now_ms
+    )
