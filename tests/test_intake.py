@@ -218,7 +218,11 @@ def test_a_prompt_may_hold_control_characters_and_they_come_back() -> None:
         ({"taks": "x"}, "unknown key 'taks'; did you mean 'task'?"),
         ({"task": "x", "temprature": 0}, 'unknown key \'temprature\'; did you mean "params": {"temperature": …}?'),
         ({"task": "x", "zzz": 0}, "unknown key 'zzz'; known: task, intent, system"),
-        ({"custom_id": "1", "body": {"model": "m"}}, "'body': OpenAI request bodies are not taken yet"),
+        ({"custom_id": "1", "body": {"model": "m"}}, "body.messages: found NoneType None, wanted a list of messages"),
+        ({"task": "x", "body": {"messages": []}}, "unknown key 'task' beside the body; known: custom_id, method"),
+        ({"task": "x", "temperature": 0}, 'did you mean "params": {"temperature": …}?'),
+        ({"messages": [{"role": "user", "content": "x"}], "temprature": 0}, "unknown key 'temprature'; did you mean"),
+        ({"messages": [{"role": "user", "content": "x"}], "n": 2}, "body.n: found int 2, wanted 1; a request has one"),
         (Request("x", carried=[1]), "carried: found list, wanted a mapping"),  # type: ignore[arg-type]
         (Request("x", carried={"n": math.inf}), "carried.n: found inf, wanted a finite number"),
         (Request("x", carried={"n": [2**63]}), "carried.n[0]: found an integer of 64 bits"),

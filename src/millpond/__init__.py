@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from millpond.batchfile import batch_lines
     from millpond.queue import Queue, read
     from millpond.report.status import Status
     from millpond.report.summary import Summary
@@ -80,10 +81,12 @@ __all__ = [
     "Undeliverable",
     "UnknownLane",
     "UsageError",
+    "batch_lines",
     "read",
 ]
 
 _ROOMS = {
+    "millpond.batchfile": "batch_lines",
     "millpond.queue": "Queue read",
     "millpond.report.status": "Status",
     "millpond.report.summary": "Summary",

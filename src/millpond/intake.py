@@ -14,6 +14,7 @@ from uuid import uuid4
 from millpond.rules.errors import UsageError
 from millpond.rules.identity import MAX_DEPTH, fingerprint, found, idempotency_key, inline_content, plain
 from millpond.rules.job import Command, Image, Prompt, Request, ServiceClass, Work
+from millpond.rules.openai_body import is_body, is_line, prompt_of_body, request_of_line
 from millpond.rules.prompt import mapping_of, plain_prompt, prompt_of, short_name, tag_names
 from millpond.rules.times import instant_ms
 from millpond.store.bodies import dump, dump_work, load_work, rehydrate
@@ -102,8 +103,9 @@ def take(
 ) -> Asked:
     """One request in the form in which it is stored: checked field by field, named, and proven to load again (O12).
 
-    Takes a Prompt, a task as text, a mapping of Prompt's fields, a model of a registered type, a Command, or a Request
-    with one of these, whose own fields win over the defaults. Files of images are read here, relative to `base`.
+    Takes a Prompt, a task as text, a mapping of Prompt's fields, an OpenAI request (a chat completions body, or the
+    line of a batch file that holds one), a model of a registered type, a Command, or a Request with one of these, whose
+    own fields win over the defaults. Files of images are read here, relative to `base`.
     `first_lane` says where routing starts the work; without it that is found when it is leased.
     Raises UsageError naming the field, what was found and what was wanted, never repeating a whole prompt.
     """
@@ -142,7 +144,7 @@ def _take(
     new_uid: Callable[[], str],
     first_lane: FirstLane | None,
 ) -> Asked:
-    request = item if isinstance(item, Request) else Request(item)
+    request = _spoken(item if isinstance(item, Request) else Request(item))
     work, body = _proven(request.work, registry, base, new_uid)
     print_ = fingerprint(work)
     is_prompt = isinstance(work, Prompt)
@@ -178,6 +180,17 @@ def _take(
     )
 
 
+def _spoken(request: Request) -> Request:
+    """The request with work in our words, where it was asked in OpenAI's."""
+    if not isinstance(request.work, Mapping):
+        return request
+    work = cast(Mapping[str, Any], request.work)
+    if is_line(work):
+        line = request_of_line(work)
+        return replace(request, work=line.work, custom_id=request.custom_id or line.custom_id)
+    return replace(request, work=prompt_of_body(work)) if is_body(work) else request
+
+
 # What is asked, and the proof that it loads again
 
 
@@ -198,7 +211,7 @@ def _proven(item: Any, registry: Registry | None, base: Path | None, new_uid: Ca
     else:
         raise UsageError(
             f"work: found {found(item)}, wanted a Prompt, a task as text, a mapping of Prompt's fields, "
-            "or a model of a registered type"
+            "an OpenAI request, or a model of a registered type"
         )
     if prompt.images:
         images = tuple(_image(image, f"images[{at}]", base) for at, image in enumerate(prompt.images))

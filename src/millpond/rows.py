@@ -1,4 +1,4 @@
-"""Files of rows: JSONL, CSV and text become requests, one at a time; what cannot become one is refused by its line."""
+"""Files of rows become requests, one at a time; what cannot become one is refused by its line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import string
 import sys
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import chain
@@ -18,7 +18,8 @@ from typing import IO, Any, Literal, NoReturn, cast, get_args
 
 from millpond.rules.errors import UsageError
 from millpond.rules.identity import found
-from millpond.rules.job import Request
+from millpond.rules.job import Prompt, Request
+from millpond.rules.openai_body import request_of_line
 from millpond.rules.prompt import (
     PROMPT_FIELDS,
     REQUEST_FIELDS,
@@ -29,7 +30,7 @@ from millpond.rules.prompt import (
     unknown_key,
 )
 
-Format = Literal["jsonl", "csv", "text"]
+Format = Literal["jsonl", "csv", "text", "openai-batch"]
 Source = str | os.PathLike[str] | IO[Any]
 
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -113,7 +114,8 @@ def read_rows(
 
     The source is a path, "-" for standard input, or an open file. The format is the argument, else the suffix (.jsonl
     .ndjson .csv .txt .text); without a suffix, and for "-" and open files, it is jsonl if the first character that is
-    not blank is "{", else text. Blank lines are skipped, a byte order mark is ignored, and one line is held in memory.
+    not blank is "{", else text. JSONL whose first line has a custom_id and a body is read as openai-batch, unless
+    columns are mapped. Blank lines are skipped, a byte order mark is ignored, and one line is held in memory.
 
     With `map` (field -> column) or `task` (a template over columns: "Classify: {text}", "{{" for a brace) a row is a
     set of columns, and those neither mapped nor used are carried, in the file's order. Otherwise its keys are those of
@@ -121,6 +123,9 @@ def read_rows(
     mapping, or the path of a JSON file) and `params` apply where the row has none of its own. A text file's lines are
     tasks; their one column is `text`. In CSV an empty cell is no value, `messages`, `schema`, `tools`, `params` and
     `carried` are JSON, and `tags` and `images` a JSON list or plain (tags between commas, one image).
+
+    A line of an OpenAI batch file says everything itself, so `map`, `task` and `system` are refused; its custom_id is
+    required, and once in the file (these are held in memory).
 
     A mapped `task` must be text, while a template writes numbers too, and refuses a row that has nothing to write;
     whole numbers serve as custom_id, key and label.
@@ -137,6 +142,8 @@ def read_rows(
         schema=_schema(schema),
         params=mapping_of(params, "params") or {},
     )
+    if format == "openai-batch":
+        shape.check_batch()
     return _rows(path_or_file, format, shape)
 
 
@@ -156,23 +163,31 @@ def _rows(source: Source, format_: Format | None, shape: _Shape) -> Iterator[Row
         if first is None:
             raise UsageError(f"{title}: found no rows, wanted at least one line with something on it")
         kind = format_ or _format(source, title, first[1])
+        if format_ is None and kind == "jsonl" and not shape.by_columns and _begins_a_batch(first[1]):
+            kind = "openai-batch"
+        reader = {"jsonl": _jsonl, "csv": _csv, "text": _text, "openai-batch": _openai_batch}[kind]
         has_rows = False
-        for row in {"jsonl": _jsonl, "csv": _csv, "text": _text}[kind](chain([first], lines), shape, title):
+        for row in reader(chain([first], lines), shape, title):
             has_rows = True
             yield row
         if not has_rows:
             raise UsageError(f"{title}: found no rows below the header, wanted at least one")
 
 
-# The three formats
+# The formats
 
 _Line = tuple[int, bytes]
 
 
-def _jsonl(lines: Iterator[_Line], shape: _Shape, title: str) -> Iterator[Row | Refused]:
+def _jsonl(lines: Iterator[_Line], shape: _Shape | _BatchShape, title: str) -> Iterator[Row | Refused]:
     for number, line in lines:
         if line.strip():
             yield _attempt(shape, number, _json_columns, line)
+
+
+def _openai_batch(lines: Iterator[_Line], shape: _Shape, title: str) -> Iterator[Row | Refused]:
+    shape.check_batch(title)
+    yield from _jsonl(lines, _BatchShape(shape.schema, shape.params), title)
 
 
 def _text(lines: Iterator[_Line], shape: _Shape, title: str) -> Iterator[Row | Refused]:
@@ -210,7 +225,12 @@ def _csv(lines: Iterator[_Line], shape: _Shape, title: str) -> Iterator[Row | Re
 
 
 def _attempt(
-    shape: _Shape, line: int, columns_of: Callable[[Any], Mapping[str, Any]], raw: object, *, are_cells: bool = False
+    shape: _Shape | _BatchShape,
+    line: int,
+    columns_of: Callable[[Any], Mapping[str, Any]],
+    raw: object,
+    *,
+    are_cells: bool = False,
 ) -> Row | Refused:
     """The row, or why there is none."""
     try:
@@ -342,6 +362,14 @@ class _Shape:
             return self
         return _Shape(True, {"task": TEXT_COLUMN}, None, self.system, self.schema, self.params)
 
+    def check_batch(self, title: str = "format openai-batch") -> None:
+        """Refuse what says again, or says otherwise, what the lines of a batch file say themselves."""
+        for argument, said in (("map", self.map), ("task", self.task), ("system", self.system)):
+            if said:
+                raise UsageError(
+                    f"{title}: found {argument}, wanted none; the lines of a batch file have bodies of their own"
+                )
+
     def check(self, header: Collection[str], title: str) -> None:
         """Refuse the whole file where every row would be refused for its columns."""
         for template in (self.task, self.system):
@@ -393,12 +421,38 @@ class _Shape:
 
     def _keyed(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         said: dict[str, Any] = {}
+        if "body" in columns and "body" not in self.used:
+            raise UsageError(unknown_key("body"))
         for name, value in columns.items():
             if name in ROW_KEYS:
                 said[name] = value
             elif name not in self.used:
                 raise UsageError(_not_a_key(name))
         return said
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchShape:
+    """How the lines of an OpenAI batch file become requests: they say everything but what applies to all."""
+
+    schema: Mapping[str, Any] | None
+    params: Mapping[str, Any]
+    first_line_of: dict[str, int] = field(default_factory=dict[str, int])
+    """custom_id -> the line that had it first."""
+
+    def row(self, columns: Mapping[str, Any], line: int, *, are_cells: bool = False) -> Row:
+        """The request of one line. A custom_id counts as met even where its line is refused for something else."""
+        if "body" not in columns:
+            raise UsageError('found no body, wanted {"custom_id": …, "method": "POST", "url": …, "body": {…}}')
+        custom_id = short_name(columns.get("custom_id"), "custom_id")
+        if custom_id is None:
+            raise UsageError("custom_id: found none, wanted a name that no other line has")
+        if (first := self.first_line_of.setdefault(custom_id, line)) != line:
+            raise UsageError(f"custom_id: found {custom_id[:40]!r} again, which names line {first}; wanted each once")
+        work: Prompt = request_of_line(columns).work
+        schema = self.schema if work.schema is None and "response_format" not in work.params else work.schema
+        work = replace(work, schema=schema, params={**self.params, **work.params})
+        return Row(work, custom_id=custom_id, line=line)
 
 
 def _not_a_key(name: str) -> str:
@@ -565,6 +619,17 @@ def _format(source: Source, title: str, first: bytes) -> Format:
     if start == b"[" or start.startswith(b"[{"):  # as text, each line of it would be paid for as a prompt
         raise UsageError(f"{title}: found a JSON list, wanted one object a line, or the format said; jq -c '.[]'")
     return "jsonl" if start.startswith(b"{") else "text"
+
+
+def _begins_a_batch(line: bytes) -> bool:
+    """Whether the first line of a file is one of an OpenAI batch file."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return (
+        isinstance(value, dict) and "custom_id" in value and isinstance(cast("dict[str, Any]", value).get("body"), dict)
+    )
 
 
 def _why(problem: Exception) -> str:

@@ -46,6 +46,7 @@ from millpond import (
     UnknownLane,
     UsageError,
     __version__,
+    batch_lines,
     read,
 )
 from millpond.engine.drain import Drainer
@@ -116,9 +117,11 @@ def door(queue: Queue, policy: Policy) -> None:
     assert_type(receipt.answered_ms, int | None)
     queue.enqueue("a text", due=timedelta(hours=2), key="mine-1")
     queue.enqueue({"task": "a mapping"})
+    queue.enqueue({"body": {"messages": [{"role": "user", "content": "an OpenAI request"}]}})
     queue.enqueue(Request("a request"))
     queue.enqueue(Greet(name="Ada"))
     assert_type(queue.enqueue_many(["one", Prompt("two"), {"task": "three"}], submission="s", each=True), list[Receipt])
+    assert_type(batch_lines(queue, 1), Iterator[dict[str, Any]])
     rows = read("animals.csv", format="csv", map={"custom_id": "id"}, task="…", system=None, schema={}, params={})
     assert_type(rows, Iterator[Request])
     queue.enqueue_many(rows, strict=True)

@@ -133,7 +133,7 @@ def request_body(policy: LanePolicy, prompt: Prompt) -> dict[str, Any]:
     if prompt.tools:
         body["tools"] = list(prompt.tools)
     if prompt.schema is not None:
-        body["response_format"] = _response_format(prompt.schema)
+        body["response_format"] = _response_format(prompt.schema, body.get("response_format"))
     if policy.streams:
         body = {"stream_options": {"include_usage": True}} | body | {"stream": True}
     else:
@@ -188,8 +188,15 @@ def _cap_output(body: dict[str, Any], policy: LanePolicy) -> None:
         body[name] = min(asked, cap) if isinstance(asked, int) and asked > 0 else cap
 
 
-def _response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": is_strict(schema)}}
+def _response_format(schema: Mapping[str, Any], said: Any) -> dict[str, Any]:
+    """The schema as the API takes it. `said` may hold the words around it: its name, strictness, description."""
+    around: Any = cast(Mapping[str, Any], said).get("json_schema") if isinstance(said, Mapping) else None
+    if not isinstance(around, Mapping):
+        around = {"strict": is_strict(schema)}  # a caller who says the words leaves strictness to the API's default
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", **cast(Mapping[str, Any], around), "schema": schema},
+    }
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:

@@ -20,6 +20,8 @@ from millpond.rules.price import token_count
 
 Json = Mapping[str, Any]
 
+_FRAME = ("created", "service_tier", "system_fingerprint")
+
 CHARS_PER_TOKEN = 16
 """No model's tokens are longer on average; a stream that passes max_output_tokens times this never stops (O20)."""
 
@@ -53,6 +55,9 @@ class Completion:
     text_parts: list[str] = field(default_factory=list[str])
     refusal_parts: list[str] = field(default_factory=list[str])
     tool_calls: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    frame: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What else a provider says of a whole completion, by name: when it was made, by what."""
+    logprobs: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     chars: int = 0
     """Characters of output so far: text, refusal, reasoning and arguments."""
     _whole: Json | None = None
@@ -112,25 +117,34 @@ class Completion:
         message: dict[str, Any] = {"role": "assistant", "content": self.text or None}
         if self.refusal:
             message["refusal"] = self.refusal
-        if self.tool_calls:
-            message["tool_calls"] = self.tool_calls
+        if self.tool_calls:  # only the parts of a stream bear numbers
+            calls = [{name: value for name, value in call.items() if name != "index"} for call in self.tool_calls]
+            message["tool_calls"] = calls
+        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": self.finish_reason}
+        if self.logprobs:
+            choice["logprobs"] = self.logprobs
         return {
             "id": self.id,
             "object": "chat.completion",
             "model": self.model,
-            "choices": [{"index": 0, "message": message, "finish_reason": self.finish_reason}],
+            "choices": [choice],
             "usage": self.usage.raw if self.usage else None,
+            **self.frame,
         }
 
     def _take_frame(self, body: Json, *, is_error: bool = False) -> None:
         self.id = _text(body.get("id")) or self.id
         self.model = _text(body.get("model")) or self.model
         self.usage = read_usage(body.get("usage")) or self.usage
+        self.frame |= {name: body[name] for name in _FRAME if body.get(name) is not None}
         if is_error or body.get("error") is not None:
             self.fault = read_fault(body)
 
     def _take_choice(self, choice: Json, said: Json) -> None:
         self._take_texts(said)
+        for name, tokens in _mapping(choice.get("logprobs")).items():
+            if isinstance(tokens, list):
+                self.logprobs.setdefault(name, []).extend(cast(list[Any], tokens))
         for position, call in enumerate(_list(said.get("tool_calls"))):
             self._take_tool_call(_mapping(call), position)
         self.finish_reason = _text(choice.get("finish_reason")) or self.finish_reason

@@ -37,7 +37,7 @@ def prompt_of(values: Mapping[str, Any]) -> Prompt:
 def unknown_key(name: object, known: Sequence[str] = PROMPT_FIELDS) -> str:
     """The words that refuse a key which is none of the known ones: where it belongs, or which was meant."""
     if name == "body":
-        return "'body': OpenAI request bodies are not taken yet; wanted a task or messages, with params beside them"
+        return "'body': found a line of an OpenAI batch file among other rows, wanted format openai-batch said"
     if not isinstance(name, str):
         return f"found {found(name)} as a key, wanted one of: {', '.join(known)}"
     shown = f"unknown key {name[:40]!r}"

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from millpond.db.database import Transaction
 from millpond.rules.filters import Term
-from millpond.rules.job import Error, Event, Job, Result, State, Submission
+from millpond.rules.job import Error, Event, Job, Reply, Result, State, Submission
 from millpond.rules.price import from_micro
 from millpond.store.bodies import contains, load_reply
 from millpond.store.moves import FAR_FUTURE_MS
@@ -144,6 +144,40 @@ def error(state: str, reason: str | None) -> Error | None:
         return None
     code, _, words = (reason or "failed").partition(": ")
     return Error(code, words or code)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A request with the whole reply that answered it, for those who hand on the provider's own body.
+
+    `attempt_uid`, `lane` and `model` are those of the answering attempt; None while nothing has answered.
+    """
+
+    request_id: int
+    custom_id: str | None
+    state: State
+    error: Error | None
+    reply: Reply | None
+    attempt_uid: str | None
+    answered_ms: int | None
+    lane: str | None
+    model: str | None
+
+
+def answered(row: Any) -> Answered:
+    """A row of v_result, with its artifact, as a value."""
+    state = cast("State", "cancelled" if row.withdrawn_ms is not None else row.state)
+    return Answered(
+        request_id=row.request_id,
+        custom_id=row.custom_id,
+        state=state,
+        error=error(state, row.reason),
+        reply=load_reply(row.body) if row.body is not None and state == "done" else None,
+        attempt_uid=row.attempt_uid,
+        answered_ms=row.accepted_ms,
+        lane=row.lane,
+        model=row.model,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -457,5 +457,10 @@ SELECT * FROM v_result WHERE request_id > :after AND state = :state ORDER BY req
 -- name: results_of_submission_after
 SELECT * FROM v_result WHERE submission_id = :submission_id AND position > :after ORDER BY position LIMIT :limit
 
+-- name: answered_of_submission_after
+SELECT v.*, a.attempt_uid, a.accepted_ms FROM v_result v
+JOIN job j ON j.id = v.job_id LEFT JOIN artifact a ON a.id = j.artifact_id
+WHERE v.submission_id = :submission_id AND v.position > :after ORDER BY v.position LIMIT :limit
+
 -- name: result_of_request
 SELECT * FROM v_result WHERE request_id = :request_id

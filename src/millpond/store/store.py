@@ -375,6 +375,17 @@ class Store:
             yield from wanted(rows)
             position = rows[-1].position
 
+    def answered(self, submission_id: int) -> Iterator[looking.Answered]:
+        """All requests of a submission, in its order, with the reply of each as it was stored."""
+        position = -1
+        while rows := self.db.read(
+            lambda tx, at=position: tx.all(
+                "answered_of_submission_after", submission_id=submission_id, after=at, limit=PAGE_ROWS
+            )
+        ):
+            yield from map(looking.answered, rows)
+            position = rows[-1].position
+
     def result(self, request_id: int) -> Result | None:
         """One request as it stands, answered or not; None if there is no such request."""
         row = self.db.read(lambda tx: tx.one("result_of_request", request_id=request_id))

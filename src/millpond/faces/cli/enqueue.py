@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from millpond.store.enqueue import Asked
 
 STDIN = "-"
+FORMATS = ("jsonl", "csv", "text", "openai-batch")
 SHOWN_REFUSALS = 20
 """So many lines of refused rows stand on a terminal; a file (2> FILE) gets them all."""
 
@@ -66,7 +67,7 @@ class _Count:
 @click.option("--param", "params", metavar="NAME=VALUE", multiple=True, help="Sampling parameter; repeatable.")
 @click.option("--model", metavar="NAME", help="Only this model may answer.")
 @click.option("--intent", metavar="INTENT", help="What routing goes by, where a row does not say.")
-@click.option("--format", "format_", type=click.Choice(["jsonl", "csv", "text"]), help="Else by the file's suffix.")
+@click.option("--format", "format_", type=click.Choice(FORMATS), help="Else by the file's suffix and its first line.")
 @click.option("--priority", type=int, default=0, help="Larger first.")
 @click.option("--class", "service_class", type=click.Choice(["realtime", "batch"]), default="batch", show_default=True)
 @click.option("--due", metavar="TIME", help='When it is wanted: "2h", or a moment with its zone.')
@@ -104,7 +105,7 @@ def enqueue(
     fresh: bool,
     strict: bool,
 ) -> None:
-    """Put the rows of JSONL, CSV or text files into the queue; - or a pipe is standard input.
+    """Put the rows of JSONL, CSV, text or OpenAI batch files into the queue; - or a pipe is standard input.
 
     Prints one job id a row, in the order of the file, as soon as it is durable. Rows that are refused are named by line
     and reason, and the others go in all the same (exit 1). Columns that are neither mapped nor used in a template are

@@ -6,7 +6,7 @@ import csv
 import os
 import sys
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from millpond.queue import Queue
     from millpond.rules.job import Result
 
-FORMATS = ("jsonl", "csv")
+BATCH = "openai-batch"
+FORMATS = ("jsonl", "csv", BATCH)
 SUFFIXES = {"": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
 
 
@@ -34,27 +35,39 @@ SUFFIXES = {"": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"
 @click.option(
     "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write here, whole or not at all."
 )
+@click.option(
+    "--errors", metavar="FILE", type=click.Path(path_type=Path), help=f"The error file, beside {BATCH} in -o or stdout."
+)
 @shared()
 @pass_given
 def results(
-    given: Given, submission: str | None, format_: str | None, failed: bool, since: str | None, output: Path | None
+    given: Given,
+    submission: str | None,
+    format_: str | None,
+    failed: bool,
+    since: str | None,
+    output: Path | None,
+    errors: Path | None,
 ) -> None:
     """Answers of a submission (its name, or its number), or of all, in the order in which they were asked.
 
     Tokens and cost stand only on the request that paid. In CSV the carried columns stand first, under their own names.
+    As openai-batch, a submission's answers are an output file, and what failed or was cancelled an error file.
     """
+    _check_batch(format_, submission, failed=failed, since=since, output=output, errors=errors)
     kind = format_ or _format_of(output)
     with given.look() as queue:
         which = int(submission) if submission is not None and submission.isdecimal() else submission
+        if kind == BATCH:
+            assert which is not None, "checked above"
+            _write_batch(given, queue, which, failed, output, errors)
+            return
         found = queue.results(which, failed=failed, since=since)
         write = _write_csv if kind == "csv" else _write_jsonl
-        if output is None or str(output) == "-":
-            with _stdout() as file:
-                n = write(found, file)
-        else:
-            with _whole(output) as file:
-                n = write(found, file)
-            terminal.warn(f"wrote {n:,} {'result' if n == 1 else 'results'} to {output}")
+        with _to(output) as file:
+            n = write(found, file)
+        if _is_file(output):
+            terminal.warn(f"wrote {_counted(n, 'result')} to {output}")
             if lacks := _lacks(queue, which, failed=failed, is_since=since is not None):
                 terminal.warn(f"not in it: {', '.join(lacks)}")
         if n == 0:
@@ -62,6 +75,63 @@ def results(
             pending = sum(left[state] for state in ("waiting", "ready", "leased", "offloaded"))
             hint = f"; {pending:,} jobs are pending: {given.command('drain')}" if pending else ""
             terminal.warn(f"no results{hint}")
+
+
+def _check_batch(
+    format_: str | None,
+    submission: str | None,
+    *,
+    failed: bool,
+    since: str | None,
+    output: Path | None,
+    errors: Path | None,
+) -> None:
+    """Refuse what the two files of a batch cannot be, and an error file where there is no batch."""
+    if format_ != BATCH:
+        if errors is not None:
+            raise UsageError(f"--errors: found without --format {BATCH}, wanted both; --failed tells what failed")
+        return
+    if submission is None:
+        raise UsageError(f"--format {BATCH}: found no SUBMISSION, wanted its name or number; custom_ids are its own")
+    if since is not None:
+        raise UsageError(f"--since: found with --format {BATCH}, wanted one of them; a batch is told whole")
+    if errors is not None and failed:
+        raise UsageError("--errors: found with --failed, which writes the error file where -o says; wanted one of them")
+    if errors is not None and output is not None and os.path.realpath(errors) == os.path.realpath(output):
+        raise UsageError(f"--errors: found the file of -o, {str(errors)!r}, wanted another")
+
+
+def _write_batch(
+    given: Given, queue: Queue, submission: int | str, failed: bool, output: Path | None, errors: Path | None
+) -> None:
+    """Write the output file, the error file, or both in one pass, so that no request can change sides in between."""
+    from millpond.batchfile import batch_lines
+
+    asked = queue.submission(submission)
+    answers = refusals = 0
+    with ExitStack() as files:
+        out = files.enter_context(_to(output))
+        err = out if failed else files.enter_context(_whole(errors)) if errors is not None else None
+        for line in batch_lines(queue, asked.id):
+            is_error = line["error"] is not None
+            answers, refusals = answers + (not is_error), refusals + is_error
+            if is_error and err is not None:
+                err.write(terminal.as_json(line) + "\n")
+            elif not is_error and not failed:
+                out.write(terminal.as_json(line) + "\n")
+    if _is_file(output):
+        written = _counted(refusals, "error") if failed else _counted(answers, "result")
+        terminal.warn(f"wrote {written} to {output}")
+    if errors is not None:
+        terminal.warn(f"wrote {_counted(refusals, 'error')} to {errors}")
+    elif refusals and not failed:
+        terminal.warn(f"{refusals:,} failed or cancelled, and are left out; --errors FILE writes them")
+    if pending := asked.requests - answers - refusals:
+        terminal.warn(f"{_counted(pending, 'request')} pending, in neither file: {given.command('drain')}")
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n:,} {noun if n == 1 else noun + 's'}"
 
 
 def _format_of(output: Path | None) -> str:
@@ -148,6 +218,15 @@ class _Hiding:
         text = terminal.without_secrets(text)
         sys.stdout.write(terminal.plain(text, lines=True) if terminal.is_terminal() else text)
         return len(text)
+
+
+def _is_file(path: Path | None) -> bool:
+    return path is not None and str(path) != "-"
+
+
+def _to(path: Path | None) -> AbstractContextManager[Any]:
+    """Where results go: a file that appears whole, or stdout."""
+    return _stdout() if path is None or str(path) == "-" else _whole(path)
 
 
 @contextmanager

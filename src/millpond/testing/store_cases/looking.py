@@ -6,6 +6,7 @@ import json
 from decimal import Decimal
 
 from millpond.rules.effects import Then
+from millpond.rules.job import Reply
 from millpond.rules.times import MAX_MS
 from millpond.testing.scene import Scene, asked
 
@@ -106,6 +107,30 @@ def results_that_failed_are_read_apart(scene: Scene) -> None:
     assert bad.error is not None
     assert (bad.error.code, bad.error.message) == ("refused", "no lane will")
     assert len(list(scene.store.results())) == 1
+
+
+def a_submission_is_read_whole_with_its_replies(scene: Scene) -> None:
+    keys = ("done", "failed", "cancelled", "done", "ready")
+    scene.ask_many(*(asked(key, custom_id=f"c{at}") for at, key in enumerate(keys)))
+    scene.ask_many(asked("other"))
+    for lease in scene.lease(3):
+        match lease.idempotency_key:
+            case "done":
+                raw = {"id": "chatcmpl-1", "model": "m"}
+                uid = scene.send(lease)
+                scene.settle(uid, Reply("blue", model="m", raw=raw), lease=lease)
+            case "failed":
+                scene.store.give(lease, Then("fail", reason="refused: no"))
+            case _:
+                scene.store.cancel(lease.job_id)
+    found = list(scene.store.answered(1))
+    assert [(one.custom_id, one.state) for one in found] == [(f"c{at}", key) for at, key in enumerate(keys)]
+    for one in (found[0], found[3]):
+        assert one.reply is not None
+        assert (one.reply.text, one.reply.raw) == ("blue", {"id": "chatcmpl-1", "model": "m"})
+        assert (one.attempt_uid, one.answered_ms, one.lane) == ("attempt-1", scene.now_ms, "free")
+    assert [one.error.code if one.error else None for one in found] == [None, "refused", "cancelled", None, None]
+    assert [one.request_id for one in scene.store.answered(2)] == [6]
 
 
 def tokens_and_cost_stand_on_the_request_that_paid(scene: Scene) -> None:
