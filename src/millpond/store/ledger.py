@@ -12,7 +12,7 @@ from millpond.rules.job import Attempt, Lease
 from millpond.rules.journey import Facts, Instead, Recorded
 from millpond.rules.price import from_micro
 from millpond.rules.router import Past, Tried, Undecided
-from millpond.store.holds import blocking, hold_end_ms
+from millpond.store.holds import blocking, hold_end_ms, is_blocking
 from millpond.store.moves import move, note
 
 HISTORY_ROWS = 256
@@ -54,22 +54,29 @@ def record(tx: Transaction, lease: Lease, *, uid: str, lane: str, tier: str, now
     return Recorded(uid, job.attempt_no)
 
 
-def look_back(tx: Transaction, lease: Lease) -> Facts:
-    """What was tried for this key since the job's floor, and what of it is still undecided."""
+def look_back(tx: Transaction, lease: Lease, now_ms: int) -> Facts:
+    """What was tried for this key since the job's floor, and what of it is to be decided now.
+
+    An attempt that is still held is not: a scheduled job may wake within the hold, and `record` then makes it wait.
+    """
     job = tx.one("routing_facts", job_id=lease.job_id)
     if job is None:
         raise LeaseLost(lost(lease))
-    past = read_past(tx, lease.idempotency_key, job.floor_seq)
+    past = read_past(tx, lease.idempotency_key, job.floor_seq, now_ms)
     return Facts(past, attempts_made=job.attempts_made, attempts_granted=job.attempts_granted)
 
 
-def read_past(tx: Transaction, key: str, floor_seq: int) -> Past:
-    """The attempts of a key after a floor, oldest first: those that count for routing, and those not yet decided."""
+def read_past(tx: Transaction, key: str, floor_seq: int, now_ms: int | None = None) -> Past:
+    """The attempts of a key after a floor, oldest first: those that count for routing, and those not yet decided.
+
+    With `now_ms`, of the latter only those whose hold is over.
+    """
+    undecided = tx.all("undecided", idempotency_key=key, floor_seq=floor_seq)
     rows = tx.all("history", idempotency_key=key, floor_seq=floor_seq, limit=HISTORY_ROWS)
     return Past(
         tried=tuple(Tried(row.lane, row.outcome, row.resolution, row.code or "") for row in reversed(rows)),
         undecided=tuple(
-            Undecided(row.uid, row.lane) for row in tx.all("undecided", idempotency_key=key, floor_seq=floor_seq)
+            Undecided(row.uid, row.lane) for row in undecided if now_ms is None or not is_blocking(row, now_ms)
         ),
     )
 

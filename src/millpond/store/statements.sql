@@ -177,7 +177,7 @@ WHERE idempotency_key = :idempotency_key AND seq > :floor_seq
 ORDER BY seq DESC LIMIT :limit
 
 -- name: undecided
-SELECT uid, lane FROM attempt
+SELECT uid, lane, outcome, listener, hold_until_ms FROM attempt
 WHERE idempotency_key = :idempotency_key AND outcome = 'ambiguous' AND resolution IS NULL AND seq > :floor_seq
 ORDER BY seq
 

@@ -160,7 +160,7 @@ class Store:
 
     def look_back(self, lease: Lease) -> Facts:
         """What was tried for a lease's key."""
-        return self.db.read(partial(ledger.look_back, lease=lease))
+        return self.db.read(partial(ledger.look_back, lease=lease, now_ms=self.now_ms()))
 
     def record(self, lease: Lease, uid: str, lane: str, tier: str = "free") -> Recorded | Instead:
         """Write the ledger row before the call. Instead: send nothing, the job was moved. Raises LeaseLost."""

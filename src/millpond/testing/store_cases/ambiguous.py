@@ -63,6 +63,21 @@ def a_hold_that_is_given_up_wakes_the_job(scene: Scene) -> None:
     assert (scene.attempt(uid).listener, scene.state(lease.job_id)) == (None, "ready")
 
 
+def a_scheduled_job_that_wakes_within_a_hold_decides_nothing(scene: Scene) -> None:
+    """The call of a cancelled job is still listened to when the next job of its key is due: it waits, unpaid."""
+    lease, uid = scene.in_flight("k")
+    scene.store.cancel(lease.job_id, hold_ms=60_000)
+    receipt = scene.ask("k", not_before_ms=scene.now_ms + 1_000)
+    scene.clock.advance(1_000)
+    heir = scene.take(receipt.job_id)
+    assert scene.store.look_back(heir).past.undecided == ()
+    assert scene.record(heir) is None
+    assert (scene.state(heir.job_id), scene.attempt(uid).listener) == ("waiting/held", scene.worker)
+    scene.store.stop_listening(uid)
+    [undecided] = scene.store.look_back(scene.take(heir.job_id)).past.undecided
+    assert undecided.uid == uid
+
+
 def a_decision_wakes_the_job_that_waits_for_it(scene: Scene) -> None:
     lease, uid = scene.in_flight("k")
     scene.store.detach(uid, lease, 60_000)
