@@ -1,0 +1,39 @@
+"""`python -m millpond.testing.simulate --seeds 0:200`: many worlds, one after the other. Only to be run, not imported.
+
+The first seed that breaks a promise prints its trace and ends the run with exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+
+from millpond.testing.simulation import PromiseBroken, simulate
+from millpond.testing.simulation.world import STEPS
+
+
+def main() -> int:
+    """Run the seeds that were asked for; 0 if every promise held in all of them."""
+    parser = argparse.ArgumentParser(prog="python -m millpond.testing.simulate", description=simulate.__doc__)
+    parser.add_argument("--seeds", default="0:100", metavar="FROM:TO", help="seeds to run, or a single one (0:100)")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"steps of each storm ({STEPS})")
+    parser.add_argument("--trace", action="store_true", help="print every step")
+    given = parser.parse_args()
+    first, _, last = given.seeds.partition(":")
+    happened: Counter[str] = Counter()
+    seeds = range(int(first), int(last) if last else int(first) + 1)
+    for seed in seeds:
+        try:
+            run = simulate(seed, steps=given.steps, trace=given.trace)
+        except PromiseBroken as broken:
+            print(f"broken: {broken}", *broken.__notes__, sep="\n")
+            return 1
+        happened.update(run.happened)
+    print(f"{len(seeds)} seeds, every promise held")
+    print(" · ".join(f"{what} {n:,}" for what, n in sorted(happened.items())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,6 @@
+"""The real rules and the real store in a world of chance: `simulate(seed)`."""
+
+from millpond.testing.simulation.witness import PromiseBroken
+from millpond.testing.simulation.world import Run, World, simulate
+
+__all__ = ["PromiseBroken", "Run", "World", "simulate"]

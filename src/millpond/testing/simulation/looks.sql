@@ -1,0 +1,26 @@
+-- What the simulation reads of a queue after each step, to hold it against what it knows.
+
+-- name: jobs
+SELECT id, idempotency_key, fingerprint, state, live, wait_reason, not_before_ms, next_lane, lease_no, lease_owner,
+  attempts_made, attempts_granted, leases_lost, requests, artifact_id, settled_by
+FROM job ORDER BY id
+
+-- name: requests
+SELECT id, job_id, disposition, withdrawn_ms FROM request ORDER BY id
+
+-- name: attempts
+SELECT seq, uid, job_id, owner, listener, lane, idempotency_key, fingerprint, outcome, resolution, hold_until_ms,
+  artifact_id
+FROM attempt ORDER BY seq
+
+-- name: artifacts
+SELECT id, idempotency_key, fingerprint, attempt_uid, accepted_ms, retired_ms FROM artifact ORDER BY id
+
+-- name: replies
+SELECT attempt_uid, body FROM reply ORDER BY attempt_uid
+
+-- name: owners
+SELECT uuid, dead FROM owner ORDER BY uuid
+
+-- name: lane_states
+SELECT lane, closed_until_ms FROM lane_state ORDER BY lane

@@ -1,0 +1,300 @@
+"""What the callers, the lanes and the workers know for themselves, and the promises of DESIGN §1 held against it.
+
+The witness never asks the store what should be so: it is told what was acknowledged, sent, delivered and decided, and
+after each step it looks at the tables and raises PromiseBroken at the first thing that cannot be.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from millpond.db.database import Database, Transaction
+from millpond.rules.job import Lease
+from millpond.rules.lifecycle import LIVE
+from millpond.rules.policy import Policy
+from millpond.testing.simulation.calls import Call, reply_text
+
+
+class PromiseBroken(AssertionError):
+    """A promise does not hold. The message names it; the trace of the run that led there is added as a note."""
+
+
+@dataclass(slots=True)
+class Ask:
+    """One request that was acknowledged."""
+
+    key: str
+    fingerprint: str
+    newer_than: int = 0
+    """It retired an answer, so only a call with a larger number may answer it."""
+    withdrawn: bool = False
+    answered_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The queue's tables as they are between two steps."""
+
+    jobs: dict[int, Any]
+    requests: dict[int, Any]
+    attempts: dict[str, Any]
+    artifacts: list[Any]
+    replies: dict[str, str]
+    living: frozenset[str]
+    live: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Key -> its live job."""
+    in_force: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Key -> its artifact in force."""
+
+    def hanging(self, job_id: int) -> list[int]:
+        """The requests of a job."""
+        return [row.id for row in self.requests.values() if row.job_id == job_id]
+
+
+def look(db: Database) -> Seen:
+    """Read everything in one snapshot."""
+
+    def read(tx: Transaction) -> Seen:
+        jobs, artifacts = tx.all("jobs"), tx.all("artifacts")
+        return Seen(
+            jobs={row.id: row for row in jobs},
+            requests={row.id: row for row in tx.all("requests")},
+            attempts={row.uid: row for row in tx.all("attempts")},
+            artifacts=artifacts,
+            replies={row.attempt_uid: row.body for row in tx.all("replies")},
+            living=frozenset(row.uuid for row in tx.all("owners") if not row.dead),
+            live={row.idempotency_key: row for row in jobs if row.state in LIVE},
+            in_force={row.idempotency_key: row for row in artifacts if row.retired_ms is None},
+        )
+
+    return db.read(read)
+
+
+class Witness:
+    """Everything that must be so, by what was promised."""
+
+    def __init__(self, db: Database, policy: Policy) -> None:
+        self._db = db
+        self._policy = policy
+        self.asks: dict[int, Ask] = {}
+        self.calls: dict[str, Call] = {}
+        self.numbers: dict[str, int] = {}
+        """Attempt uid -> its place in the order in which ledger rows were acknowledged."""
+        self.outcomes: dict[str, str] = {}
+        """Attempt uid -> how it ended, by the first evidence that was delivered."""
+        self.texts: dict[str, str] = {}
+        """Attempt uid -> the reply that was delivered."""
+        self.owed: str | None = None
+        """The attempt whose good reply must be in force after this step."""
+        self._held_until: dict[str, int] = {}
+        self._retired: dict[str, int] = {}
+        self._accepted: set[str] = set()
+        self.seen = look(db)
+
+    # --- what happens is told here ----------------------------------------------------------------------------------
+
+    def acknowledged(self, request_id: int, key: str, fingerprint: str, disposition: str) -> None:
+        """A request got its id. One that was not reused beside an answer in force has retired that answer."""
+        retires = disposition != "reused" and key in self.seen.in_force
+        if retires:
+            self._retired[key] = len(self.numbers)
+        if request_id in self.asks:
+            raise PromiseBroken(f"request id {request_id} was given twice")
+        self.asks[request_id] = Ask(key, fingerprint, len(self.numbers) if retires else 0)
+
+    def withdrawn(self, request_ids: Iterable[int], withdrawn: bool) -> None:
+        """A person withdrew requests, or asked for them again."""
+        for one in request_ids:
+            self.asks[one].withdrawn = withdrawn
+
+    def recorded(self, uid: str, lease: Lease) -> None:
+        """A ledger row was acknowledged: only under the job's present lease, never for a key that has its answer."""
+        job = self.seen.jobs[lease.job_id]
+        if (job.state, job.lease_no) != ("leased", lease.lease_no):
+            raise PromiseBroken(f"lease {lease.lease_no} of job {job.id} is over, and recorded call {uid} under it")
+        if lease.idempotency_key in self.seen.in_force:
+            raise PromiseBroken(f"call {uid} was recorded for key {job.idempotency_key}, which has its answer in force")
+        self.numbers[uid] = len(self.numbers) + 1
+
+    def sent(self, call: Call, now_ms: int) -> None:
+        """A request leaves: only with a ledger row, and while no other call of its key may still speak."""
+        seen = look(self._db)
+        if call.uid not in seen.attempts:
+            raise PromiseBroken(f"call {call.uid} left without a row in the ledger")
+        for other in self.calls.values():
+            if other.key == call.key and other.owner in seen.living and self._is_listened_to(other, now_ms):
+                raise PromiseBroken(f"call {call.uid} left while {other.uid} of key {call.key} is listened to")
+        self.calls[call.uid] = call
+
+    def held(self, uid: str, until_ms: int) -> None:
+        """The call of an attempt is listened to until then, and no longer by its job."""
+        row = self.seen.attempts[uid]
+        if row.outcome in (None, "ambiguous") and row.resolution is None:
+            self._held_until[uid] = until_ms
+
+    def delivered(self, uid: str, outcome: str, text: str | None) -> None:
+        """Somebody is about to write how an attempt ended. The first evidence counts; a reply is kept in any case."""
+        row = self.seen.attempts[uid]
+        if uid in self.calls:
+            self.calls[uid].delivered = True
+        if outcome != "ambiguous":
+            self.outcomes.setdefault(uid, outcome)
+        if text is not None:
+            self.texts.setdefault(uid, text)
+        live = self.seen.live.get(row.idempotency_key)
+        counts = (
+            self.outcomes.get(uid) == outcome == "ok"
+            and uid not in self._accepted
+            and row.idempotency_key not in self.seen.in_force
+            and self.numbers[uid] > self._retired.get(row.idempotency_key, 0)
+            and (live is None or live.fingerprint == row.fingerprint)
+        )
+        self.owed = uid if counts else None
+
+    def _is_listened_to(self, call: Call, now_ms: int) -> bool:
+        """Whether the end of a call can still be heard within its hold; its owner lives."""
+        return not call.delivered and now_ms < self._held_until.get(call.uid, now_ms + 1)
+
+    # --- what must be so --------------------------------------------------------------------------------------------
+
+    def check(self, moved_by: Lease | None = None) -> None:
+        """Look again. `moved_by`: the lease under which this step was made."""
+        before, self.seen = self.seen, look(self._db)
+        if moved_by is not None:
+            self._check_fence(before, moved_by)
+        self._check_requests()
+        self._check_jobs()
+        self._check_ledger()
+        self._check_artifacts(before)
+        self.owed = None
+
+    def check_end(self) -> None:
+        """After the calm: all that was asked is answered, failed or withdrawn, and nothing is left open."""
+        for id_, ask in self.asks.items():
+            state = self.seen.jobs[self.seen.requests[id_].job_id].state
+            if not ask.withdrawn and state not in ("done", "failed"):
+                raise PromiseBroken(f"request {id_} ends with its job {state}")
+        for row in self.seen.attempts.values():
+            if row.outcome is None or row.listener is not None:
+                raise PromiseBroken(f"attempt {row.uid} stays open, or listened to by {row.listener}, for ever")
+
+    def _check_fence(self, before: Seen, lease: Lease) -> None:
+        """A lease that is no longer the job's moves nothing: others may only have answered or woken it."""
+        was, now = before.jobs[lease.job_id], self.seen.jobs[lease.job_id]
+        if (was.state, was.lease_no) == ("leased", lease.lease_no):
+            return
+        may_be = {(was.state, was.lease_no), ("done", was.lease_no + 1)}
+        if was.wait_reason == "held":
+            may_be.add(("ready", was.lease_no))
+        if was.state in LIVE and (now.state, now.lease_no) in may_be:
+            return
+        if (now.state, now.lease_no) != (was.state, was.lease_no):
+            raise PromiseBroken(
+                f"lease {lease.lease_no} of job {now.id} is over (lease {was.lease_no}, {was.state}), and moved it to "
+                f"{now.state}"
+            )
+
+    def _check_requests(self) -> None:
+        seen = self.seen
+        for id_, ask in self.asks.items():
+            row = seen.requests.get(id_)
+            job = seen.jobs.get(row.job_id) if row is not None else None
+            if row is None or job is None:
+                raise PromiseBroken(f"request {id_} was acknowledged and is lost")
+            if (job.idempotency_key, job.fingerprint) != (ask.key, ask.fingerprint):
+                raise PromiseBroken(f"request {id_} for {ask.key} hangs on job {job.id} of {job.idempotency_key}")
+            if (row.withdrawn_ms is not None) != ask.withdrawn:
+                raise PromiseBroken(f"request {id_}: withdrawn is {row.withdrawn_ms}, its caller said {ask.withdrawn}")
+            if row.disposition == "reused" and job.state != "done":
+                raise PromiseBroken(f"request {id_} was told of an answer, and its job {job.id} is {job.state}")
+            if job.state == "done":
+                self._check_answer(id_, ask, job)
+            elif ask.answered_by is not None:
+                raise PromiseBroken(f"request {id_} was answered by {ask.answered_by} and is {job.state} again")
+
+    def _check_answer(self, request_id: int, ask: Ask, job: Any) -> None:
+        artifact = next((row for row in self.seen.artifacts if row.id == job.artifact_id), None)
+        if artifact is None:
+            raise PromiseBroken(f"job {job.id} is done by artifact {job.artifact_id}, which does not exist")
+        uid = artifact.attempt_uid
+        text = json.loads(self.seen.replies.get(uid, '{"text":""}'))["text"]
+        if text != reply_text(uid, ask.fingerprint):
+            raise PromiseBroken(f"request {request_id} asked {ask.fingerprint} and is answered {text!r}")
+        if self.numbers[uid] <= ask.newer_than:
+            raise PromiseBroken(f"request {request_id} wanted a fresh answer and got the older call {uid}")
+        if ask.answered_by not in (None, uid):
+            raise PromiseBroken(f"request {request_id} was answered by {ask.answered_by}, and now by {uid}")
+        ask.answered_by = uid
+
+    def _check_jobs(self) -> None:
+        seen, policy = self.seen, self._policy
+        asking: Counter[int] = Counter()
+        for id_, row in seen.requests.items():
+            asking[row.job_id] += not self.asks[id_].withdrawn if id_ in self.asks else row.withdrawn_ms is None
+        alive: Counter[str] = Counter()
+        for job in seen.jobs.values():
+            if job.requests != asking[job.id]:
+                raise PromiseBroken(f"job {job.id} counts {job.requests} requests, {asking[job.id]} ask")
+            if job.state == "cancelled" and asking[job.id]:
+                raise PromiseBroken(f"job {job.id} is cancelled and somebody asks for it")
+            if job.leases_lost > policy.max_leases_lost:
+                raise PromiseBroken(f"job {job.id} has lost {job.leases_lost} leases")
+            if job.attempts_made > policy.max_attempts_per_job + job.attempts_granted:
+                raise PromiseBroken(f"job {job.id} has made {job.attempts_made} attempts, above its lifetime cap")
+            if job.state not in LIVE:
+                continue
+            alive[job.idempotency_key] += 1
+            if not asking[job.id]:
+                raise PromiseBroken(f"job {job.id} is {job.state} and nobody asks for it")
+            if job.idempotency_key in seen.in_force:
+                raise PromiseBroken(f"job {job.id} is {job.state} beside an artifact in force for its key")
+            if job.state == "leased" and job.lease_owner not in seen.living:
+                raise PromiseBroken(f"job {job.id} is leased by {job.lease_owner}, which was declared dead")
+        _at_most_one(alive, "live jobs")
+
+    def _check_ledger(self) -> None:
+        seen = self.seen
+        still_open = Counter(row.idempotency_key for row in seen.attempts.values() if row.outcome is None)
+        _at_most_one(still_open, "open attempts")
+        for uid in self.numbers:
+            row = seen.attempts.get(uid)
+            if row is None:
+                raise PromiseBroken(f"attempt {uid} was recorded and is lost from the ledger")
+            ended = self.outcomes.get(uid)
+            if ended is None and row.outcome not in (None, "ambiguous"):
+                raise PromiseBroken(f"attempt {uid} is {row.outcome}, and nobody delivered that")
+            if ended is not None and row.outcome != ended:
+                raise PromiseBroken(f"evidence was thrown away: {uid} ended {ended}, the ledger says {row.outcome}")
+            if (row.outcome is None and row.owner not in seen.living) or row.listener not in {None, *seen.living}:
+                raise PromiseBroken(f"attempt {uid} waits for {row.owner}, which was declared dead")
+        for uid, text in self.texts.items():
+            if self.outcomes[uid] in ("ok", "unusable") and json.loads(seen.replies.get(uid, "{}")).get("text") != text:
+                raise PromiseBroken(f"the reply of {uid} was delivered and is not stored")
+
+    def _check_artifacts(self, before: Seen) -> None:
+        _at_most_one(Counter(row.idempotency_key for row in self.seen.artifacts if row.retired_ms is None), "answers")
+        gone = {row.id for row in before.artifacts if row.retired_ms is not None}
+        for row in self.seen.artifacts:
+            uid, key = row.attempt_uid, row.idempotency_key
+            if row.id in gone and row.retired_ms is None:
+                raise PromiseBroken(f"artifact {row.id} was retired and is in force again")
+            if row.retired_ms is None and self._retired.get(key, 0) >= self.numbers[uid]:
+                raise PromiseBroken(f"the reply of {uid} is in force for {key}, though newer ones were asked for")
+            self._accepted.add(uid)
+        twice = Counter(row.attempt_uid for row in self.seen.artifacts)
+        _at_most_one(twice, "artifacts of one reply")
+        if self.owed is not None:
+            key = self.seen.attempts[self.owed].idempotency_key
+            answer = self.seen.in_force.get(key)
+            if answer is None or answer.attempt_uid != self.owed:
+                raise PromiseBroken(f"the good reply of {self.owed} came first for {key} and is not in force")
+
+
+def _at_most_one(counted: Counter[str], what: str) -> None:
+    many = sorted(name for name, n in counted.items() if n > 1)
+    if many:
+        raise PromiseBroken(f"two {what}: {', '.join(many)}")

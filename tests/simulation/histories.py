@@ -1,0 +1,318 @@
+"""Short histories that chance rarely writes: each is a function of a world, and ends in its calm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from decimal import Decimal
+from typing import Any
+
+import apsw
+
+from millpond.rules import effects as steps
+from millpond.rules.effects import ACCEPT, Heard
+from millpond.rules.job import Receipt, Reply
+from millpond.rules.policy import AfterHold, Backoff, LanePolicy, Policy
+from millpond.rules.price import FREE, PriceRule
+from millpond.rules.verdict import end
+from millpond.testing.scripted_lane import evidence_of
+from millpond.testing.simulation.calls import Plan, reply_text
+from millpond.testing.simulation.drainer import Drainer, Flight
+from millpond.testing.simulation.world import World, asked, fingerprint
+
+SOFT_MS, HOLD_MS, LEASE_MS = 10_000, 20_000, 15_000
+OK = Plan("ok", 1_000)
+LATE = Plan("late", 25_000)
+"""Answers after its soft timeout, within its hold."""
+LATER = Plan("late", 55_000)
+"""Answers when its hold is over as well."""
+
+
+def two_lanes(after_hold: AfterHold = "pin", **free: Any) -> Policy:
+    """A free lane, then one that costs."""
+    plain: dict[str, Any] = {
+        "kind": "callable",
+        "soft_timeout_ms": SOFT_MS,
+        "after_hold": after_hold,
+        "hold_ms": {"realtime": 0, "batch": HOLD_MS},
+    }
+    paid = LanePolicy("paid", tier="paid", price=PriceRule("stated", Decimal(1), Decimal(2)), **plain)
+    lanes = {"free": LanePolicy("free", price=FREE, **(plain | free)), "paid": paid}
+    return Policy(lanes=lanes, backoff=Backoff(first_ms=500), max_leases_lost=2, fair_every=0, lease_ms=LEASE_MS)
+
+
+@contextmanager
+def world(policy: Policy | None = None) -> Iterator[World]:
+    """A world with nothing in it yet."""
+    made = World(0, policy=policy or two_lanes())
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def ask(world: World, key: str = "k", work: str = "", **wishes: Any) -> int:
+    """Ask for some work; the id of its job."""
+    [receipt] = world.ask(asked(key, work, **wishes))
+    assert isinstance(receipt, Receipt)
+    return receipt.job_id
+
+
+def take(world: World, drainer: Drainer, job_id: int) -> Flight:
+    """Let a drainer lease this job."""
+    world.lease(drainer, 8)
+    return next(flight for flight in drainer.flights if flight.lease.job_id == job_id)
+
+
+def until(world: World, flight: Flight, effect: type[Any]) -> Flight:
+    """Perform its effects, and let its call take its time, until it is about to do this one."""
+    while not isinstance(flight.next, effect):
+        assert flight.next is not None, f"it never came to {effect.__name__}"
+        at_ms = flight.next_ms()
+        if at_ms is not None and at_ms > world.clock():
+            world.pass_time(at_ms - world.clock())
+        world.fly(flight)
+    return flight
+
+
+def finish(world: World, flight: Flight) -> None:
+    """Perform all the effects that are left."""
+    until(world, flight, type(None))
+
+
+def in_flight(world: World, drainer: Drainer, job_id: int, plan: Plan) -> Flight:
+    """A call that has just left."""
+    world.plans.append(plan)
+    flight = until(world, take(world, drainer, job_id), steps.Call)
+    world.fly(flight)
+    assert flight.waits
+    return flight
+
+
+def state(world: World, job_id: int) -> str:
+    job = world.witness.seen.jobs[job_id]
+    return f"{job.state}/{job.wait_reason}" if job.wait_reason else job.state
+
+
+def answered_by(world: World, job_id: int) -> str:
+    """The attempt that answered a job."""
+    seen = world.witness.seen
+    return next(row.attempt_uid for row in seen.artifacts if row.id == seen.jobs[job_id].artifact_id)
+
+
+def run_sql(world: World, statement: str) -> None:
+    """What no verb does, done to the file itself."""
+    connection = apsw.Connection(str(world.path))
+    try:
+        connection.execute(statement).fetchall()
+    finally:
+        connection.close()
+
+
+# --- the histories ----------------------------------------------------------------------------------------------------
+
+
+def a_job_that_is_due_within_a_hold_pays_no_second_time(world: World) -> None:
+    """Found by chance (seeds 118 and 300 of their day): it decided the call that was still listened to."""
+    first, second, *_ = world.drainers
+    cancelled = ask(world)
+    call = in_flight(world, first, cancelled, LATE)
+    world.cancel(cancelled, HOLD_MS)
+    heir = ask(world, not_before_ms=world.clock() + 1_000)
+    world.pass_time(1_000)
+    finish(world, take(world, second, heir))
+    assert state(world, heir) == "waiting/held"
+    finish(world, call)
+    assert (state(world, heir), answered_by(world, heir)) == ("done", call.uid)
+    world.calm()
+
+
+def a_lease_that_is_over_records_nothing(world: World) -> None:
+    """Cancelled and asked for again while its first holder thought about it, and leased by another."""
+    first, second, *_ = world.drainers
+    job = ask(world)
+    stale = until(world, take(world, first, job), steps.Record)
+    world.cancel(job, 0)
+    world.retry(job)
+    current = until(world, take(world, second, job), steps.Record)
+    finish(world, stale)
+    assert (stale.uid, state(world, job)) == ("", "leased")
+    world.plans.append(OK)
+    finish(world, current)
+    world.calm()
+    assert answered_by(world, job) == current.uid
+
+
+def a_lease_that_is_over_fails_nothing(world: World) -> None:
+    """The end of the first call says `permanent`; by then the job is another's, whose call answers it."""
+    first, second, *_ = world.drainers
+    job = ask(world)
+    stale = in_flight(world, first, job, Plan("permanent", 2_000))
+    world.cancel(job, 0)
+    world.retry(job)
+    current = in_flight(world, second, job, Plan("ok", 5_000))
+    finish(world, stale)
+    assert state(world, job) == "leased"
+    finish(world, current)
+    assert (state(world, job), answered_by(world, job)) == ("done", current.uid)
+    world.calm()
+
+
+def a_reply_older_than_the_fresh_wish_answers_nothing(world: World) -> None:
+    """The first call is given up, the second answers, a fresh answer is wanted, and then the first's reply comes."""
+    first, second, *_ = world.drainers
+    job = ask(world)
+    old = until(world, in_flight(world, first, job, LATER), steps.StopListening)
+    world.fly(old)
+    finish(world, in_flight(world, second, job, OK))
+    assert state(world, job) == "done"
+    fresh = ask(world, fresh=True)
+    finish(world, old)
+    assert state(world, fresh) == "ready"
+    world.calm()
+    assert answered_by(world, fresh) not in (old.uid, answered_by(world, job))
+
+
+def a_reply_of_other_work_answers_nothing(world: World) -> None:
+    """A caller's own key: cancelled in flight, then used for other work, and then the first reply comes."""
+    first, *_ = world.drainers
+    job = ask(world, "own", "one")
+    call = in_flight(world, first, job, OK)
+    world.cancel(job, 0)
+    other = ask(world, "own", "another")
+    finish(world, call)
+    assert state(world, other) == "ready"
+    world.calm()
+
+
+def a_frozen_drainer_s_reply_is_taken_from_it(world: World) -> None:
+    """Frozen in its call, given up, called again by another: its good reply still comes first, and counts."""
+    zombie, heir, *_ = world.drainers
+    job = ask(world)
+    old = in_flight(world, zombie, job, OK)
+    world.freeze(zombie, 40_000)
+    world.pass_time(LEASE_MS)
+    world.tend(heir)
+    new = in_flight(world, heir, job, Plan("slow", 39_000))
+    world.pass_time(25_000)
+    finish(world, old)
+    assert (state(world, job), answered_by(world, job)) == ("done", old.uid)
+    finish(world, new)
+    world.calm()
+    assert answered_by(world, job) == old.uid
+
+
+def a_frozen_drainer_sends_nothing_when_it_wakes(world: World) -> None:
+    """Frozen between record and call, given up, called again by another: its own call never leaves."""
+    zombie, heir, *_ = world.drainers
+    job = ask(world)
+    old = until(world, take(world, zombie, job), steps.Call)
+    world.freeze(zombie, 20_000)
+    world.pass_time(LEASE_MS)
+    world.tend(heir)
+    new = in_flight(world, heir, job, Plan("ok", 9_000))
+    world.pass_time(5_000)
+    finish(world, old)
+    assert list(world.witness.calls) == [new.uid]
+    finish(world, new)
+    world.calm()
+
+
+def a_cancelled_call_answers_who_asks_again(world: World) -> None:
+    """Its reply is neither lost nor bought twice."""
+    first, *_ = world.drainers
+    job = ask(world)
+    call = in_flight(world, first, job, OK)
+    world.cancel(job, HOLD_MS)
+    again = ask(world)
+    assert state(world, again) == "waiting/held"
+    finish(world, call)
+    assert (state(world, job), state(world, again)) == ("cancelled", "done")
+    world.calm()
+
+
+def what_kills_its_worker_again_and_again_fails(world: World) -> None:
+    """Not for ever: a poisonous job must not kill all workers there are."""
+    job = ask(world)
+    for _ in range(world.policy.max_leases_lost + 1):
+        if state(world, job) == "failed":
+            break
+        doomed, other, *_ = world.drainers
+        take(world, doomed, job)
+        world.crash(doomed)
+        world.tend(other)
+    assert state(world, job) == "failed"
+    world.calm()
+
+
+def evidence_is_not_replaced(world: World) -> None:
+    """A worker says `retryable`, and hands a reply in for the same attempt afterwards: kept, and moves nothing."""
+    first, *_ = world.drainers
+    job = ask(world)
+    call = in_flight(world, first, job, Plan("retryable", 1_000))
+    finish(world, call)
+    reply = Reply(reply_text(call.uid, fingerprint("k")))
+    ending = end(Heard(evidence_of(reply), world.clock(), 0.0), world.policy.lane("free"), world.policy)
+    world.witness.delivered(call.uid, "ok", reply.text)
+    settled = world.store.settle(call.uid, ending, ACCEPT, lane="free", lease=None)
+    world.witness.check()
+    assert not settled.accepted
+    world.calm()
+
+
+def a_person_decides_what_was_asked(world: World) -> None:
+    """`after_hold: ask`: nothing more is sent until a person cancels it and retries."""
+    first, second, *_ = world.drainers
+    job = ask(world)
+    finish(world, in_flight(world, first, job, Plan("lost", 1_000)))
+    finish(world, take(world, second, job))
+    assert (state(world, job), len(world.witness.calls)) == ("waiting/asked", 1)
+    world.calm()
+    assert (state(world, job), len(world.witness.calls)) == ("done", 2)
+
+
+def the_schema_refuses_a_second_open_attempt(world: World) -> None:
+    """Whatever a program does: two open attempts of one key cannot stand in the file."""
+    first, *_ = world.drainers
+    call = in_flight(world, first, ask(world), OK)
+    columns = "job_id, attempt_no, lease_no, owner, lane, tier, idempotency_key, fingerprint, started_ms"
+    with suppress(apsw.ConstraintError):
+        run_sql(world, f"INSERT INTO attempt (uid, {columns}) SELECT 'x', {columns} FROM attempt WHERE uid = 'a1'")
+    world.witness.check()
+    finish(world, call)
+    world.calm()
+
+
+def record_heeds_an_answer_that_nobody_told_it_of(world: World) -> None:
+    """No verb leaves a live job beside an answer in force. Should a file be so all the same, nothing is paid for."""
+    first, *_ = world.drainers
+    flight = until(world, take(world, first, ask(world)), steps.Record)
+    run_sql(world, """
+        INSERT INTO attempt (uid, job_id, attempt_no, lease_no, owner, lane, tier, idempotency_key, fingerprint,
+          started_ms, ended_ms, outcome) SELECT 'x', id, 1, 1, 'd1', 'free', 'free', idempotency_key, fingerprint, 1, 1,
+          'ok' FROM job""")  # fmt: skip
+    run_sql(world, """
+        INSERT INTO artifact (idempotency_key, fingerprint, attempt_uid, accepted_ms)
+          SELECT idempotency_key, fingerprint, 'x', 1 FROM job""")  # fmt: skip
+    flight.step()
+    assert flight.uid == "", f"call {flight.uid} was recorded for key k, which has its answer in force"
+
+
+HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
+    one.__name__: (one, policy)
+    for one, policy in [
+        (a_job_that_is_due_within_a_hold_pays_no_second_time, two_lanes()),
+        (a_lease_that_is_over_records_nothing, two_lanes()),
+        (a_lease_that_is_over_fails_nothing, two_lanes()),
+        (a_reply_older_than_the_fresh_wish_answers_nothing, two_lanes()),
+        (a_reply_of_other_work_answers_nothing, two_lanes()),
+        (a_frozen_drainer_s_reply_is_taken_from_it, two_lanes(soft_timeout_ms=None)),
+        (a_frozen_drainer_sends_nothing_when_it_wakes, two_lanes()),
+        (a_cancelled_call_answers_who_asks_again, two_lanes()),
+        (what_kills_its_worker_again_and_again_fails, two_lanes()),
+        (evidence_is_not_replaced, two_lanes()),
+        (a_person_decides_what_was_asked, two_lanes("ask")),
+        (the_schema_refuses_a_second_open_attempt, two_lanes()),
+        (record_heeds_an_answer_that_nobody_told_it_of, two_lanes()),
+    ]
+}

@@ -1,0 +1,204 @@
+"""Rules of the product that can be taken out, one at a time, to see whether the simulation notices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import apsw
+import pytest
+
+from millpond.db.database import Transaction
+from millpond.store import holds, ledger, reclaim, settle, store
+from millpond.store.settle import Settled
+from millpond.testing.simulation.world import World
+
+Remove = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True)
+class Removal:
+    """One rule: what it is in words, how it is taken out, and the history that shows it; "": chance does, soon."""
+
+    rule: str
+    take_out: Remove
+    history: str = ""
+
+
+def without_sql(*cuts: tuple[str, str, str]) -> Remove:
+    """Cut or replace words in named statements: (statement, words, other words)."""
+
+    def take_out(monkeypatch: pytest.MonkeyPatch) -> None:
+        load = store.load
+
+        def lamed(text: str) -> dict[str, str]:
+            statements = load(text)
+            for name, words, other in cuts:
+                assert words in statements[name], f"{name} no longer says {words!r}"
+                statements[name] = statements[name].replace(words, other)
+            return statements
+
+        monkeypatch.setattr(store, "load", lamed)
+
+    return take_out
+
+
+def without_index(name: str) -> Remove:
+    """Drop an index as soon as a world has made its file."""
+
+    def take_out(monkeypatch: pytest.MonkeyPatch) -> None:
+        init = World.__init__
+
+        def lamed(self: World, *args: Any, **kwargs: Any) -> None:
+            init(self, *args, **kwargs)
+            connection = apsw.Connection(str(self.path))
+            connection.execute(f"DROP INDEX {name}").fetchall()
+            connection.close()
+
+        monkeypatch.setattr(World, "__init__", lamed)
+
+    return take_out
+
+
+class Unwritten:
+    """A transaction that leaves one statement out."""
+
+    def __init__(self, tx: Transaction, name: str) -> None:
+        self._tx = tx
+        self._name = name
+
+    def all(self, name: str, /, **params: Any) -> list[Any]:
+        return [] if name == self._name else self._tx.all(name, **params)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
+
+
+def record_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = ledger.record
+
+    def lamed(tx: Transaction, *args: Any, **kwargs: Any) -> Any:
+        return record(Unwritten(tx, "insert_attempt"), *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ledger, "record", lamed)
+
+
+def accept_under_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    accept = settle.accept
+
+    def lamed(tx: Transaction, attempt: Any, lane: str, now_ms: int) -> Settled:
+        if attempt.job_id not in [job.id for job in tx.all("leased_by", owner=attempt.owner)]:
+            return Settled(accepted=False, moved=False)
+        return accept(tx, attempt, lane, now_ms)
+
+    monkeypatch.setattr(settle, "accept", lamed)
+
+
+def accept_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    accept = settle.accept
+
+    def lamed(tx: Transaction, attempt: Any, lane: str, now_ms: int) -> Settled:
+        job = tx.one("live_job", key=attempt.idempotency_key)
+        return accept(tx, attempt._replace(fingerprint=job.fingerprint) if job else attempt, lane, now_ms)
+
+    monkeypatch.setattr(settle, "accept", lamed)
+
+
+def no_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (holds, ledger, reclaim):
+        monkeypatch.setattr(module, "blocking", lambda *_: [])
+
+
+def wake_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (holds, settle, reclaim):
+        monkeypatch.setattr(module, "wake_key", lambda *_: None)
+
+
+def lose_leases_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_back = store.Store.reclaim
+
+    def lamed(self: store.Store, owner: str, *, max_leases_lost: int, died: bool = True) -> Any:
+        return take_back(self, owner, max_leases_lost=max_leases_lost * 1000, died=died)
+
+    monkeypatch.setattr(store.Store, "reclaim", lamed)
+
+
+def both_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = "a.idempotency_key = :key AND a.retired_ms IS NULL"
+    without_sql(("accept_check", first, f"{first} AND 0"))(monkeypatch)
+    without_index("one_in_force")(monkeypatch)
+
+
+def find_no_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "is_blocking", lambda *_: False)
+
+
+LOOK = "AND lease_no = :lease_no", "AND :lease_no >= 0"
+STORED = "VALUES (:uid, :body)", "SELECT :uid, :body WHERE length(:body) < 0"
+ONCE = "(outcome IS NULL OR outcome = 'ambiguous')", "1"
+
+REMOVALS: dict[str, Removal] = {
+    one.rule: one
+    for one in [
+        Removal(
+            "A job moves only under its present `lease_no`",
+            without_sql(("move", *LOOK)),
+            "a_lease_that_is_over_fails_nothing",
+        ),
+        Removal(
+            "`record` writes only under the present `lease_no`",
+            without_sql(("record_check", "AND j.lease_no = :lease_no", "AND :lease_no >= 0")),
+            "a_lease_that_is_over_records_nothing",
+        ),
+        Removal("A ledger row stands before its call leaves", record_nothing),
+        Removal(
+            "One open attempt a key, by the schema",
+            without_index("one_open_attempt"),
+            "the_schema_refuses_a_second_open_attempt",
+        ),
+        Removal(
+            "`record` looks for open and held attempts of the key",
+            no_holds,
+            "a_job_that_is_due_within_a_hold_pays_no_second_time",
+        ),
+        Removal("A good reply counts by its key, whoever holds the job", accept_under_the_fence),
+        Removal(
+            "A reply older than the last retirement is never in force (`retired_seq`)",
+            without_sql(("accept_check", "a.retired_seq >= :seq", "a.retired_seq < 0 AND :seq >= 0")),
+            "a_reply_older_than_the_fresh_wish_answers_nothing",
+        ),
+        Removal(
+            "`record` looks for an artifact in force",
+            without_sql(("record_check", "a.idempotency_key = j.idempotency_key AND", "0 AND")),
+            "record_heeds_an_answer_that_nobody_told_it_of",
+        ),
+        Removal("One answer in force a key: the first one stays", both_answers),
+        Removal(
+            "A reply answers only the work it was asked for", accept_other_work, "a_reply_of_other_work_answers_nothing"
+        ),
+        Removal(
+            "What is still listened to is not decided",
+            find_no_holds,
+            "a_job_that_is_due_within_a_hold_pays_no_second_time",
+        ),
+        Removal("Nothing replaces evidence", without_sql(("end_attempt", *ONCE)), "evidence_is_not_replaced"),
+        Removal("A reply is stored with its end", without_sql(("insert_reply", *STORED))),
+        Removal("Only a living owner leases", without_sql(("owner_lives", "AND dead = 0", ""))),
+        Removal("Enqueue looks for a live job of the key", without_sql(("live_jobs", "AND live = 1", "AND 0"))),
+        Removal("Whatever ends an attempt wakes its key's held job", wake_nobody),
+        Removal(
+            "Reclaim ends every open attempt of its owner",
+            without_sql(("open_attempts_by", "AND outcome IS NULL", "AND 0")),
+        ),
+        Removal(
+            "Reclaim ends what its owner listened to",
+            without_sql(("listened_by", "listener = :owner", "listener = :owner AND 0")),
+        ),
+        Removal("Lost leases have a cap", lose_leases_for_ever, "what_kills_its_worker_again_and_again_fails"),
+        Removal(
+            "A retry takes back withdrawals",
+            without_sql(("unwithdraw_requests_of_job", "AND withdrawn_ms IS NOT NULL", "AND 0")),
+        ),
+    ]
+}
