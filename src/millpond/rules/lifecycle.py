@@ -34,7 +34,7 @@ TRANSITIONS: dict[tuple[str, Move], State] = {
     ("ready", "fail"): "failed",  # no lane of the policy can serve it
     ("leased", "release"): "ready",
     ("leased", "back_off"): "waiting",
-    ("leased", "park"): "waiting",
+    ("leased", "park"): "waiting",  # no cap parks yet; a lane without room keeps its jobs ready
     ("leased", "hold"): "waiting",
     ("leased", "ask"): "waiting",
     ("leased", "shelve"): "waiting",
@@ -42,7 +42,7 @@ TRANSITIONS: dict[tuple[str, Move], State] = {
     # woken by the clock, by the end of an attempt, by a person
     ("waiting", "wake"): "ready",
     ("waiting", "fail"): "failed",
-    # handed to a batch, and back
+    # handed to a batch, and back (no lane is a batch yet)
     ("ready", "offload"): "offloaded",
     ("offloaded", "release"): "ready",
     ("offloaded", "fail"): "failed",
