@@ -551,7 +551,7 @@ def test_interrupts_at_any_moment_tear_nothing(database: SqliteDatabase):
     for _ in range(300):
         try:
             armed.set()
-            while True:
+            for _ in range(500):  # an interrupt may be lost in somebody's callback (hypothesis has one for gc)
                 attempts += 1
                 mine.append(database.write(add("mine"), full=False))
         except KeyboardInterrupt:
