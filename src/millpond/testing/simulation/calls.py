@@ -40,20 +40,14 @@ class Plan:
     takes_ms: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Call:
-    """One call that left."""
+    """One call that left, what its listener will see, and when."""
 
     uid: str
-    key: str
-    fingerprint: str
     lane: str
-    owner: str
-    plan: Plan
     evidence: Evidence
     ends_ms: int
-    delivered: bool = False
-    """Whether somebody has written how it ended."""
 
 
 def draw(rng: random.Random, weights: Mapping[Kind, float]) -> Plan:

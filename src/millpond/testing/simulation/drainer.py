@@ -120,7 +120,7 @@ class Flight:
         recorded = self._.store.record(self.lease, f"a{self._.uids}", lane.name, lane.tier)
         if isinstance(recorded, Recorded):
             self.uid = recorded.uid
-            self._.witness.recorded(recorded.uid, self.lease)
+            self._.witness.recorded(recorded.uid, self.lease, self._.clock())
         return recorded
 
     def call(self, effect: steps.Call) -> Any:
@@ -130,18 +130,10 @@ class Flight:
         if now_ms - self.taken_ms >= self._.policy.lease_ms:
             return self._heard(Evidence(sent="no", said="retryable", code="lease_too_old"))
         plan = self._.plan(effect.lane)
-        call = Call(
-            uid=self.uid,
-            key=self.lease.idempotency_key,
-            fingerprint=self.lease.fingerprint,
-            lane=effect.lane,
-            owner=self.lease.owner,
-            plan=plan,
-            evidence=evidence(plan, self.uid, self.lease.fingerprint, self._.rng),
-            ends_ms=now_ms + plan.takes_ms,
-        )
-        self._.log("sent", self.uid, call.key, effect.lane, plan)
-        self._.witness.sent(call, now_ms)
+        seen = evidence(plan, self.uid, self.lease.fingerprint, self._.rng)
+        call = Call(self.uid, effect.lane, seen, ends_ms=now_ms + plan.takes_ms)
+        self._.log("sent", self.uid, self.lease.idempotency_key, effect.lane, plan.kind, f"{plan.takes_ms} ms")
+        self._.witness.sent(call)
         return self._wait(effect.soft_timeout_ms)
 
     def detach(self, effect: steps.Detach) -> None:

@@ -90,6 +90,7 @@ class Witness:
         """Attempt uid -> the reply that was delivered."""
         self.owed: str | None = None
         """The attempt whose good reply must be in force after this step."""
+        self._delivered: set[str] = set()
         self._held_until: dict[str, int] = {}
         self._retired: dict[str, int] = {}
         self._accepted: set[str] = set()
@@ -111,23 +112,32 @@ class Witness:
         for one in request_ids:
             self.asks[one].withdrawn = withdrawn
 
-    def recorded(self, uid: str, lease: Lease) -> None:
-        """A ledger row was acknowledged: only under the job's present lease, never for a key that has its answer."""
-        job = self.seen.jobs[lease.job_id]
+    def recorded(self, uid: str, lease: Lease, now_ms: int) -> None:
+        """A ledger row was acknowledged, and its call may leave at once.
+
+        Only under the job's present lease, never for a key that has its answer, and never while an earlier call of the
+        key may still speak: one whose owner lives, and whose hold, if it has one, is not over.
+        """
+        job, key = self.seen.jobs[lease.job_id], lease.idempotency_key
         if (job.state, job.lease_no) != ("leased", lease.lease_no):
             raise PromiseBroken(f"lease {lease.lease_no} of job {job.id} is over, and recorded call {uid} under it")
-        if lease.idempotency_key in self.seen.in_force:
-            raise PromiseBroken(f"call {uid} was recorded for key {job.idempotency_key}, which has its answer in force")
+        if key in self.seen.in_force:
+            raise PromiseBroken(f"call {uid} was recorded for key {key}, which has its answer in force")
+        for row in self.seen.attempts.values():
+            is_heard = row.uid not in self._delivered and now_ms < self._held_until.get(row.uid, now_ms + 1)
+            if row.idempotency_key == key and is_heard and row.owner in self.seen.living:
+                raise PromiseBroken(f"call {uid} was recorded while {row.uid} of key {key} is listened to")
         self.numbers[uid] = len(self.numbers) + 1
 
-    def sent(self, call: Call, now_ms: int) -> None:
-        """A request leaves: only with a ledger row, and while no other call of its key may still speak."""
-        seen = look(self._db)
-        if call.uid not in seen.attempts:
+    def sent(self, call: Call) -> None:
+        """A request leaves: once, with a row in the ledger, and not by an owner that was given up meanwhile."""
+        row = self.seen.attempts.get(call.uid)
+        if row is None:
             raise PromiseBroken(f"call {call.uid} left without a row in the ledger")
-        for other in self.calls.values():
-            if other.key == call.key and other.owner in seen.living and self._is_listened_to(other, now_ms):
-                raise PromiseBroken(f"call {call.uid} left while {other.uid} of key {call.key} is listened to")
+        if call.uid in self.calls:
+            raise PromiseBroken(f"call {call.uid} left twice")
+        if row.owner not in self.seen.living:
+            raise PromiseBroken(f"call {call.uid} left after its owner {row.owner} was declared dead")
         self.calls[call.uid] = call
 
     def held(self, uid: str, until_ms: int) -> None:
@@ -139,8 +149,7 @@ class Witness:
     def delivered(self, uid: str, outcome: str, text: str | None) -> None:
         """Somebody is about to write how an attempt ended. The first evidence counts; a reply is kept in any case."""
         row = self.seen.attempts[uid]
-        if uid in self.calls:
-            self.calls[uid].delivered = True
+        self._delivered.add(uid)
         if outcome != "ambiguous":
             self.outcomes.setdefault(uid, outcome)
         if text is not None:
@@ -154,10 +163,6 @@ class Witness:
             and (live is None or live.fingerprint == row.fingerprint)
         )
         self.owed = uid if counts else None
-
-    def _is_listened_to(self, call: Call, now_ms: int) -> bool:
-        """Whether the end of a call can still be heard within its hold; its owner lives."""
-        return not call.delivered and now_ms < self._held_until.get(call.uid, now_ms + 1)
 
     # --- what must be so --------------------------------------------------------------------------------------------
 
