@@ -103,7 +103,8 @@ def detach(tx: Transaction, uid: str, *, job: Fence, hold_ms: int, now_ms: int) 
     attempt = tx.one("attempt_by_uid", uid=uid)
     assert attempt is not None, f"attempt {uid} vanished while its call was in flight"
     listens = hold_ms > 0 and _lives(tx, attempt.owner)
-    is_open = make_ambiguous(
+    # A cancelled job's call has its hold already. One that is over may be being decided: it is not begun again.
+    is_open = (attempt.outcome is None or not listens) and make_ambiguous(
         tx,
         uid,
         now_ms,

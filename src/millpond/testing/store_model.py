@@ -184,7 +184,7 @@ class Model:
     def detach(self, uid: str, lease_no: int, hold_ms: int) -> bool:
         it = self.attempts[uid]
         listens = hold_ms > 0 and it.owner not in self.dead
-        held = self.lose_sight(it, it.owner if listens else None) and listens
+        held = (it.outcome is None or not listens) and self.lose_sight(it, it.owner if listens else None) and listens
         job = self.jobs[it.job]
         ours = job.state == "leased" and job.lease_no == lease_no
         if ours:

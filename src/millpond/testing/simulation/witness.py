@@ -141,10 +141,10 @@ class Witness:
         self.calls[call.uid] = call
 
     def held(self, uid: str, until_ms: int) -> None:
-        """The call of an attempt is listened to until then, and no longer by its job."""
+        """The call of an attempt is listened to until then, and no longer by its job. A hold is begun once."""
         row = self.seen.attempts[uid]
         if row.outcome in (None, "ambiguous") and row.resolution is None:
-            self._held_until[uid] = until_ms
+            self._held_until[uid] = min(until_ms, self._held_until.get(uid, until_ms))
 
     def delivered(self, uid: str, outcome: str, text: str | None) -> None:
         """Somebody is about to write how an attempt ended. The first evidence counts; a reply is kept in any case."""

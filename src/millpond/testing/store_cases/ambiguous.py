@@ -78,6 +78,21 @@ def a_scheduled_job_that_wakes_within_a_hold_decides_nothing(scene: Scene) -> No
     assert undecided.uid == uid
 
 
+def a_soft_timeout_begins_no_second_hold(scene: Scene) -> None:
+    """A cancel gave the call its hold. Whoever asks again may be deciding it already."""
+    lease, uid = scene.in_flight("k")
+    scene.store.cancel(lease.job_id, hold_ms=5_000)
+    heir = scene.ask("k").job_id
+    scene.clock.advance(5_000)
+    scene.store.end_own_holds(scene.worker)
+    again = scene.take(heir)
+    [undecided] = scene.store.look_back(again).past.undecided
+    assert scene.store.detach(uid, lease, 60_000) is False
+    assert (undecided.uid, scene.attempt(uid).listener) == (uid, None)
+    scene.store.resolve(uid, "same")
+    scene.send(again)
+
+
 def a_decision_wakes_the_job_that_waits_for_it(scene: Scene) -> None:
     lease, uid = scene.in_flight("k")
     scene.store.detach(uid, lease, 60_000)
