@@ -7,6 +7,7 @@ witness looks. Then comes the calm: nobody asks any more, nothing fails any more
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import shutil
 import tempfile
@@ -31,7 +32,7 @@ from millpond.rules.verdict import end
 from millpond.store.bodies import dump_work
 from millpond.store.enqueue import Asked
 from millpond.store.store import RESOURCES, Store, open_sqlite
-from millpond.testing.clock import FakeClock
+from millpond.testing.clock import DAWN_MS, FakeClock
 from millpond.testing.simulation import calls
 from millpond.testing.simulation.calls import Plan
 from millpond.testing.simulation.drainer import Drainer, Flight, Ground
@@ -108,7 +109,8 @@ class World:
         self.rng = random.Random(seed)
         self.history = Run(seed)
         self.clock = FakeClock()
-        self.folder = Path(tempfile.mkdtemp(prefix="millpond-simulate-", dir=MEMORY if MEMORY.is_dir() else None))
+        memory = MEMORY if os.access(MEMORY, os.W_OK) else None
+        self.folder = Path(tempfile.mkdtemp(prefix="millpond-simulate-", dir=memory))
         self.path = self.folder / "queue.db"
         self._tell = trace
         self.policy = policy or draw_policy(self.rng)
@@ -138,7 +140,7 @@ class World:
     def log(self, what: str, *words: object) -> None:
         """One line of the trace."""
         self.history.happened[what] += 1
-        line = f"{self.history.steps:4} {self.clock() - 1_800_000_000_000:8} ms  {what} " + " ".join(map(str, words))
+        line = f"{self.history.steps:4} {self.clock() - DAWN_MS:8} ms  {what} " + " ".join(map(str, words))
         self.history.trace.append(line.rstrip())
         if self._tell is not None:
             self._tell(line.rstrip())
