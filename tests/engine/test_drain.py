@@ -21,6 +21,7 @@ from millpond.rules.job import Prompt, Reply, Usage
 from millpond.rules.outcome import Evidence
 from millpond.rules.policy import Backoff, LanePolicy, Policy
 from millpond.rules.price import FREE, PriceRule
+from millpond.store import ledger
 from millpond.store.bodies import dump_work
 from millpond.store.enqueue import Asked
 from millpond.store.store import Store, open_sqlite
@@ -442,3 +443,36 @@ def test_a_drain_that_is_stopped_again_and_again_fails_no_job(mill: Mill) -> Non
         asyncio.run(during(drainer.run(), act))
     assert mill.state(job) == "ready"
     assert mill.drain(free(after_hold="same", max_attempts=1)).done == 1
+
+
+def test_no_call_begins_after_the_second_stop_even_if_its_ledger_row_is_written(
+    mill: Mill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = free([Held()], max_in_flight=1)
+    [job] = mill.ask("a")
+    drainer = mill.drainer(lane)
+
+    write_row = ledger.record
+
+    def record(*args: Any, **kwargs: Any) -> Any:
+        recorded = write_row(*args, **kwargs)
+        drainer.stop()
+        drainer.stop()  # both are heeded before the journey hears of its row
+        return recorded
+
+    monkeypatch.setattr("millpond.engine.perform.ledger.record", record)
+    asyncio.run(drainer.run())
+    assert (lane.calls, mill.ledger()) == ([], [("free", "retryable", None)])
+    assert mill.state(job) in ("ready", "waiting/backoff")
+
+
+def test_a_fault_in_looking_after_others_stops_the_drain_and_is_told(mill: Mill) -> None:
+    def broken() -> Any:
+        raise AssertionError("an invariant")
+
+    lane = free()
+    owner = Owner(mill.folder, "drainer", wall_ms())
+    mill.store.enlist(owner.row)
+    drainer = Drainer(mill.store, Policy(lanes={"free": lane.policy}), {"free": lane}, owner.uuid, tend=broken)
+    with pytest.raises(AssertionError, match="an invariant"):
+        asyncio.run(drainer.run(Until(daemon=True)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
 from pathlib import Path
@@ -68,3 +69,27 @@ def test_a_drainer_that_was_killed_leaves_nothing_behind_that_the_next_does_not_
             ledger = [(row.outcome, row.resolution, row.code) for row in queue.ledger()]
             assert sorted(ledger, key=str) == [("ambiguous", "same", "died")] * 2 + [("ok", None, "ok")] * 3
             assert queue.store.living_owners() == []
+
+
+def test_the_second_signal_ends_a_drain_whose_handler_cannot_be_stopped(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import time\n\ndef answer(work):\n    open('began', 'w').close()\n    time.sleep(300)\n"
+    )
+    os.mkfifo(tmp_path / "began")
+    home = Home(tmp_path, lanes={"own": {"kind": "python", "target": "slow:answer", "price": 0}})
+    (tmp_path / "asked.txt").write_text("one\n")
+    home.run("enqueue", "asked.txt")
+    drainer = home.start("drain")
+    with open(tmp_path / "began", encoding="utf-8"):  # opens once the handler runs
+        pass
+    assert drainer.stdout is not None
+    drainer.send_signal(signal.SIGINT)
+    while "stopping" not in drainer.stdout.readline():  # two that are pending at once would be one
+        pass
+    drainer.send_signal(signal.SIGINT)
+    out, err = drainer.communicate(timeout=60)
+    assert drainer.returncode == 130, err
+    assert "done 0" in out
+    with Queue.open(home.home) as queue:
+        assert [row.outcome for row in queue.ledger()] == ["ambiguous"]
+        assert queue.counts()["ready"] == 1

@@ -120,6 +120,7 @@ class Drainer:
         )
         cancelled = self._store.counts()["cancelled"]
         tending = asyncio.create_task(self._keep_tending())
+        tending.add_done_callback(self._heed_end)
         try:
             reason = await self._drain(until)
         except Exception as problem:  # calls in flight still get their grace: their replies may be paid for
@@ -277,8 +278,12 @@ class Drainer:
     def _journey_ended(self, lane: str, task: asyncio.Task[None]) -> None:
         self._journeys.discard(task)
         self.tab.lanes[lane].in_flight -= 1
+        self._heed_end(task)
+
+    def _heed_end(self, task: asyncio.Task[None]) -> None:
+        """A task of ours ended. By a broken invariant or a dead disk: stop rather than go on guessing."""
         if not task.cancelled() and (problem := task.exception()) is not None:
-            self._problem = problem  # a broken invariant or a dead disk: stop rather than go on guessing
+            self._problem = problem
         self._changed.set()
 
     # --- stopping -------------------------------------------------------------------------------------------------

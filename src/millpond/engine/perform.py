@@ -64,6 +64,7 @@ class Performer:
         self.boot_ms = boot_ms
         self.is_stopping = is_stopping
         self.calls: dict[str, asyncio.Task[Evidence]] = {}
+        self.is_cut = False
 
     async def perform(self, lease: Lease, order: Sequence[str], taken_boot_ms: int) -> None:
         """Take one leased job as far as it goes now. A lease that was lost meanwhile ends it quietly."""
@@ -79,7 +80,8 @@ class Performer:
             self.tab.skipped += 1  # cancelled, answered or reclaimed meanwhile: the job is somebody else's now
 
     def cut(self) -> None:
-        """Give up every call in flight: its connection is closed, its end is unknown."""
+        """Give up every call in flight: its connection is closed, its end is unknown. None begins after this."""
+        self.is_cut = True
         for call in self.calls.values():
             call.cancel()
 
@@ -143,12 +145,11 @@ class _Flight:
         return recorded
 
     async def call(self, effect: steps.Call) -> Heard | Silence:
+        if self.ground.is_cut:
+            return self._unsent(effect.lane, "stopped", "the drain was stopped before the call")
         if self.ground.boot_ms() - self.taken_boot_ms >= self.ground.policy.lease_ms:
-            # We slept between lease and call (suspend, SIGSTOP): others may have given us up. Nothing was sent.
-            return self._heard(
-                effect.lane,
-                Evidence(sent="no", said="retryable", code="lease_too_old", message="slept before the call"),
-            )
+            # We slept between lease and call (suspend, SIGSTOP): others may have given us up.
+            return self._unsent(effect.lane, "lease_too_old", "slept before the call")
         lane = self.ground.lanes[effect.lane]
         call = LaneCall(
             uid=effect.uid,
@@ -235,6 +236,10 @@ class _Flight:
             words = f"{type(problem).__name__}: {problem}"
             return self._heard(lane, Evidence(sent="yes", said="ambiguous", failure="exception", message=words))
         return self._heard(lane, call.result())
+
+    def _unsent(self, lane: str, code: str, why: str) -> Heard:
+        """The ledger row is written, and nothing was sent."""
+        return self._heard(lane, Evidence(sent="no", said="retryable", code=code, message=why))
 
     def _heard(self, lane: str, evidence: Evidence) -> Heard:
         return Heard(
