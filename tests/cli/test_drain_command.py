@@ -108,6 +108,23 @@ def test_the_grace_bounds_the_first_signal(mill: Mill) -> None:
         assert process.returncode == 143
 
 
+@pytest.mark.parametrize(
+    ("found", "fault"),
+    [
+        ("nan", "'nan' is not a valid number of seconds"),
+        ("abc", "'abc' is not a valid number of seconds"),
+        ("inf", "inf is not in the range 0<=x<=86400"),
+        ("-1", "-1.0 is not in the range 0<=x<=86400"),
+        ("86401", "86401.0 is not in the range 0<=x<=86400"),
+    ],
+)
+def test_a_grace_that_is_no_span_is_refused_before_anything_is_made(mill: Mill, found: str, fault: str) -> None:
+    told = mill.process("drain", "--grace", found)
+    assert told.returncode == 2
+    assert told.stderr.splitlines() == [f"millpond: invalid value for '--grace': {fault}; see millpond drain --help"]
+    assert not mill.home.exists()
+
+
 def test_a_second_drain_exits_75_and_names_the_holder(mill: Mill) -> None:
     with FaultLane(mix={"hang": 1.0}) as server:
         mill.settings(lanes={"free": chat(server)})

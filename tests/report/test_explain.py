@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,24 +14,10 @@ from millpond.rules.effects import Then
 from millpond.rules.errors import UsageError
 from millpond.rules.job import OwnerRow
 from millpond.rules.policy import LanePolicy, Policy
-from millpond.store.store import Store, open_sqlite
 from millpond.testing.scene import Scene
 
 POLICY = Policy(lanes={"free": LanePolicy("free"), "paid": LanePolicy("paid")})
 HOLDER = Holder(4242, "host", 1_800_000_000_000)
-
-
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    """An empty store on a clock that stands still."""
-    opened: list[Store] = []
-
-    def make(now_ms: Callable[[], int]) -> Store:
-        opened.append(Store(open_sqlite(tmp_path / "queue.db"), now_ms))
-        return opened[0]
-
-    yield Scene(make)
-    opened[0].close()
 
 
 def told(scene: Scene, job_id: int = 1, *, policy: Policy = POLICY, drainer: Holder | None = HOLDER) -> list[str]:

@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
-import pytest
-
 from millpond.report.left import why_left
 from millpond.rules.admission import Closing
 from millpond.rules.effects import Then
 from millpond.rules.policy import LanePolicy, Policy
-from millpond.store.store import Store, open_sqlite
 from millpond.testing.scene import Scene
 
 POLICY = Policy(lanes={"free": LanePolicy("free"), "paid": LanePolicy("paid")})
-
-
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    """An empty store on a clock that stands still."""
-    opened: list[Store] = []
-
-    def make(now_ms: Callable[[], int]) -> Store:
-        opened.append(Store(open_sqlite(tmp_path / "queue.db"), now_ms))
-        return opened[0]
-
-    yield Scene(make)
-    opened[0].close()
 
 
 def told(scene: Scene, *drained: str, is_cut_short: bool = False) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,25 +13,11 @@ from millpond.rules.admission import Closing
 from millpond.rules.job import OwnerRow
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.store import store as stores
-from millpond.store.store import Store, open_sqlite
 from millpond.testing.scene import Scene
 
 POLICY = Policy(lanes={"free": LanePolicy("free", max_in_flight=4), "paid": LanePolicy("paid", serial=True),
                        "spare": LanePolicy("spare", enabled=False)})  # fmt: skip
 HOLDER = Holder(4242, "host", 1_800_000_000_000)
-
-
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    """An empty store on a clock that stands still."""
-    opened: list[Store] = []
-
-    def make(now_ms: Callable[[], int]) -> Store:
-        opened.append(Store(open_sqlite(tmp_path / "queue.db"), now_ms))
-        return opened[0]
-
-    yield Scene(make)
-    opened[0].close()
 
 
 def test_lanes_say_how_they_stand_and_why(scene: Scene) -> None:

@@ -12,6 +12,7 @@ import click
 
 from millpond.faces.cli import terminal
 from millpond.faces.cli.given import Given, pass_given, shared
+from millpond.faces.cli.seconds import Seconds
 from millpond.faces.cli.signals import exit_code_of, hear, leave_now
 from millpond.rules.errors import LockHeld, UsageError
 
@@ -34,9 +35,7 @@ if TYPE_CHECKING:
     help="End once so many jobs have ended, however many calls that takes.",
 )
 @click.option("--lanes", metavar="A,B", help="Only these lanes; work that only others may serve waits for them.")
-@click.option(
-    "--grace", type=click.FloatRange(0, 86_400), metavar="S", help="How long a signal waits for calls in flight."
-)
+@click.option("--grace", type=Seconds(86_400), metavar="S", help="How long a signal waits for calls in flight.")
 @shared()
 @pass_given
 @click.pass_context

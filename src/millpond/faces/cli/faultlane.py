@@ -10,12 +10,11 @@ import click
 
 from millpond.faces.cli import terminal
 from millpond.faces.cli.given import Given, pass_given, shared
+from millpond.faces.cli.seconds import Seconds
 from millpond.faces.cli.signals import exit_code_of, hear
 
 if TYPE_CHECKING:
     from millpond.drill.faultlane import FaultLane
-
-Seconds = click.FloatRange(0)
 
 
 @click.command()
@@ -26,9 +25,11 @@ Seconds = click.FloatRange(0)
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws the faults of a mix.")
 @click.option("--model", default="fault-1", show_default=True, help="The model it says it is.")
-@click.option("--slow-s", type=Seconds, default=2.0, show_default=True, help="How long `slow` takes.")
-@click.option("--latency-s", type=Seconds, default=0.0, show_default=True, help="How long an answer takes.")
-@click.option("--hang-s", type=Seconds, default=3600.0, show_default=True, help="How long `hang` lasts.")
+@click.option("--slow-s", type=Seconds(), metavar="S", default=2.0, show_default=True, help="How long `slow` takes.")
+@click.option(
+    "--latency-s", type=Seconds(), metavar="S", default=0.0, show_default=True, help="How long an answer takes."
+)
+@click.option("--hang-s", type=Seconds(), metavar="S", default=3600.0, show_default=True, help="How long `hang` lasts.")
 @click.option("--retry-after", metavar="TEXT", help="The raw Retry-After of `429` and `503_proof`; 1 if not said.")
 @shared()
 @pass_given
