@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from millpond.async_queue import AsyncQueue
     from millpond.batchfile import batch_lines
     from millpond.queue import Queue, read
     from millpond.report.status import Status
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Ambiguous",
+    "AsyncQueue",
     "Attempt",
     "BudgetClosed",
     "BulkReport",
@@ -86,6 +88,7 @@ __all__ = [
 ]
 
 _ROOMS = {
+    "millpond.async_queue": "AsyncQueue",
     "millpond.batchfile": "batch_lines",
     "millpond.queue": "Queue read",
     "millpond.report.status": "Status",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from itertools import islice
@@ -24,12 +23,14 @@ from millpond.engine.workers import Workers
 from millpond.intake import Defaults, each_samples, take
 from millpond.lanes.given import Lanes, choose_lanes
 from millpond.lanes.imported import load_target
+from millpond.paged import Paged, PageOrWait, by_pages
 from millpond.report import explain, status
 from millpond.report.status import Status
 from millpond.report.summary import Summary
 from millpond.rows import read as read
 from millpond.rules.errors import KeyConflict, LockHeld, UsageError
 from millpond.rules.filters import matches, parse
+from millpond.rules.html import table
 from millpond.rules.job import (
     Attempt,
     BulkReport,
@@ -54,13 +55,11 @@ from millpond.settings.home import make_home
 from millpond.settings.load import Settings, load
 from millpond.store.enqueue import CHUNK_REQUESTS, Asked
 from millpond.store.reclaim import Reclaimed
-from millpond.store.store import Store, open_sqlite
+from millpond.store.store import PAGE_ROWS, Store, open_sqlite
+from millpond.waiting import Bell, Waiting
 
 MAX_ID = 2**63
 """No id reaches this: what a column of whole numbers holds."""
-
-WAIT_POLL_S = 0.05
-"""How often `wait` looks whether anybody committed: one PRAGMA, rows are read only if somebody did."""
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -85,10 +84,12 @@ class Queue:
         *,
         home: Path,
         registry: Registry | Callable[[], Registry] | None = None,
+        bell: Bell | None = None,
     ) -> None:
         """`folder` holds the locks beside the database; `open` finds all of this from settings.
 
         A `registry` may be given as a function, which is called when the first command is met: looking needs none.
+        `bell` is the one that the store rings; without it, commits of this process are noticed as others' are.
         """
         self.store = store
         self.folder = folder
@@ -96,6 +97,7 @@ class Queue:
         self.home = home
         self._find_registry = registry if callable(registry) else lambda: registry
         self._workers = Workers(store, folder, policy, lambda: self.registry)
+        self._waiting = Waiting(store, bell or Bell())
 
     @classmethod
     def open(
@@ -127,9 +129,10 @@ class Queue:
         policy.check()
         make_home(settings.home)
         named = partial(load_target, settings.commands, "commands") if settings.commands else None
-        database = open_sqlite(settings.queue, durable=policy.durable)
+        bell = Bell()
+        database = open_sqlite(settings.queue, durable=policy.durable, on_commit=bell.ring)
         store = Store(database, wall_ms)
-        return cls(store, database.lock_folder, policy, home=settings.home, registry=registry or named)
+        return cls(store, database.lock_folder, policy, home=settings.home, registry=registry or named, bell=bell)
 
     @cached_property
     def registry(self) -> Registry | None:
@@ -137,9 +140,10 @@ class Queue:
         return self._find_registry()
 
     def close(self) -> None:
-        """Close it. What this process still held under a lease is another's from here on."""
+        """Close it. What this process still held under a lease is another's from here on; who waits gets UsageError."""
         self._workers.leave()
         self.store.close()
+        self._waiting.close()
 
     def __enter__(self) -> Queue:
         return self
@@ -149,6 +153,9 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"Queue({str(self.home)!r})"
+
+    def _repr_html_(self) -> str:
+        return table(repr(self), self.counts())
 
     # --- the door -------------------------------------------------------------------------------------------------
 
@@ -314,15 +321,38 @@ class Queue:
         return explain.explain(self.store, self.policy, job_id, self.store.now_ms(), self.drainer())
 
     def results(
-        self, submission: int | str | None = None, *, failed: bool = False, since: When | None = None
+        self,
+        submission: int | str | None = None,
+        *,
+        failed: bool = False,
+        since: When | None = None,
+        follow: bool = False,
     ) -> Iterator[Result]:
         """Results of requests that are done, or of those that failed; of one submission in its order, else by id.
 
-        `since` admits only those settled at or after it.
+        `since` admits only those settled at or after it. `follow` waits, in the order of a submission, for each request
+        that is not settled yet, and ends with its last one.
         """
         id_ = self.submission(submission).id if submission is not None else None
         since_ms = instant_ms(since, self.store.now_ms(), field="since", back=True) if since is not None else None
-        return self.store.results(id_, state="failed" if failed else "done", since_ms=since_ms)
+        read = partial(self.store.results, id_, state="failed" if failed else "done", since_ms=since_ms)
+        if not follow:
+            return by_pages(read())
+        if id_ is None:
+            raise UsageError("follow: found no submission, wanted one: a queue has no last request")
+        return Paged(self._as_they_come(id_, read))
+
+    def _as_they_come(self, submission_id: int, read: Callable[..., Iterator[Result]]) -> Iterator[PageOrWait[Result]]:
+        after = -1
+        while True:
+            pending = self.store.first_pending(submission_id, after)
+            yield from by_pages(read(after=after) if pending is None else read(after=after, until=pending - 1)).steps
+            if pending is None:
+                return
+            after = pending - 1
+            request_id = self.store.request_at(submission_id, pending)
+            assert request_id is not None, "requests are not deleted"
+            yield self._waiting.for_requests([request_id])
 
     def result(self, receipt_or_request_id: Waitable) -> Result | None:
         """The result of one request; None while it has none. Raises UsageError for an unknown request."""
@@ -334,56 +364,47 @@ class Queue:
     def wait(self, what: Waitable | Iterable[Waitable] | Submission | str, timeout: float | None = None) -> bool:
         """Wait until all of these requests (or a whole submission) are answered, failed or cancelled.
 
-        `timeout` in s; False if it passed first.
+        `timeout` in s; False if it passed first. Raises UsageError for an unknown request or submission.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        version: int | None = None
-        pending = self._pending(what)
-        while True:
-            seen = self.store.db.data_version()
-            if seen != version:
-                version = seen
-                if not pending():
-                    return True
-            if deadline is not None and time.monotonic() >= deadline:
-                return False
-            time.sleep(WAIT_POLL_S if deadline is None else max(min(WAIT_POLL_S, deadline - time.monotonic()), 0))
+        answered = self.answered(what)
+        try:
+            answered.result(span_s(timeout))
+        except TimeoutError:
+            answered.cancel()
+            return False
+        return True
 
-    def _pending(self, what: Any) -> Callable[[], object]:
-        """Something to ask whether any of these still waits."""
+    def answered(self, what: Waitable | Iterable[Waitable] | Submission | str) -> Future[None]:
+        """What `wait` waits for, as a future. All of a queue's futures are looked after by one thread."""
         if isinstance(what, Submission | str):
-            return self._pending_in(what.id if isinstance(what, Submission) else self.submission(what).id)
+            return self._waiting.for_submission(what.id if isinstance(what, Submission) else self.submission(what).id)
         ids = [_request_id(one) for one in ([what] if isinstance(what, Receipt | int) else what)]
-
-        def left() -> int:
-            while ids and self.result(ids[-1]) is not None:  # up to the first that is not answered: one look is enough
-                ids.pop()
-            return len(ids)
-
-        return left
-
-    def _pending_in(self, submission_id: int) -> Callable[[], bool]:
-        """Whether a submission still waits: looked at from its first unanswered request on, each read about once."""
-        cursor = -1
-
-        def left() -> bool:
-            nonlocal cursor
-            position = self.store.first_pending(submission_id, cursor)
-            cursor = cursor if position is None else position - 1
-            return position is not None
-
-        return left
+        for start in range(0, len(ids), PAGE_ROWS):
+            page = ids[start : start + PAGE_ROWS]
+            known = self.store.standing(page)
+            if unknown := next((one for one in page if one not in known), None):
+                raise UsageError(f"no request {unknown} in this queue")
+        return self._waiting.for_requests(ids)
 
     def ledger(self, job_id: int | None = None) -> Iterator[Attempt]:
         """Attempts in order: of one job and its key, or all."""
-        return self.store.attempts(job_id)
+        return by_pages(self.store.attempts(job_id))
 
-    def feed(self, after: str | None = None) -> Iterator[Event]:
-        """Events since a cursor, up to now. Pass the last one's cursor to read on."""
-        cursor = _cursor(after)
-        while page := self.store.events(cursor):
-            yield from page
-            cursor = int(page[-1].cursor)
+    def feed(self, after: str | None = None, *, follow: bool = False) -> Iterator[Event]:
+        """Events since a cursor, up to now; with `follow` for ever, each as it happens, in whichever process.
+
+        Pass the last one's cursor to read on.
+        """
+        return Paged(self._events(_cursor(after), follow))
+
+    def _events(self, after: int, follow: bool) -> Iterator[PageOrWait[Event]]:
+        while True:
+            while page := self.store.events(after):
+                yield page
+                after = int(page[-1].cursor)
+            if not follow:
+                return
+            yield self._waiting.for_event(after)
 
     # --- what persons do ------------------------------------------------------------------------------------------
 
@@ -468,7 +489,7 @@ class Queue:
             with self.draining(policy, lanes=lanes) as drainer:
                 return _run(drainer, until)
         except LockHeld as held:
-            return replace(Summary(reason="lock_held", holder=held.holder), **self._left())
+            return self.not_drained(held)
 
     @contextmanager
     def draining(
@@ -510,10 +531,18 @@ class Queue:
         """Take back what dead owners of this host held."""
         return reclaim_dead(self.store, self.folder, max_leases_lost=self.policy.max_leases_lost)
 
-    def _left(self) -> dict[str, Any]:
+    def not_drained(self, held: LockHeld) -> Summary:
+        """The Summary of a drain that could not begin, since somebody else drains: what is left, and who that is."""
         counts = self.counts()
-        left = {name: counts[name] for name in ("waiting", "held", "ready", "offloaded")}
-        return {**left, "next_due_ms": self.store.next_due_ms()}
+        return Summary(
+            reason="lock_held",
+            holder=held.holder,
+            waiting=counts["waiting"],
+            held=counts["held"],
+            ready=counts["ready"],
+            offloaded=counts["offloaded"],
+            next_due_ms=self.store.next_due_ms(),
+        )
 
     # --- workers of one's own -------------------------------------------------------------------------------------
 
@@ -565,6 +594,13 @@ def _request_id(one: Waitable) -> int:
     if not 0 < id_ < MAX_ID:
         raise UsageError(f"no request {id_} in this queue")
     return id_
+
+
+def span_s(timeout: float | None) -> float | None:
+    """A timeout in s as locks take it: none below 0. Raises UsageError for what is no number."""
+    if timeout is not None and timeout != timeout:
+        raise UsageError("timeout: found nan, wanted seconds, or None to wait for ever")
+    return None if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)
 
 
 def _cursor(after: str | None) -> int:

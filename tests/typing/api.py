@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from millpond import (
     Ambiguous,
+    AsyncQueue,
     Attempt,
     BudgetClosed,
     BulkReport,
@@ -146,6 +147,7 @@ def looking(queue: Queue, receipt: Receipt) -> None:
         assert_type(result.text, str | None)
         assert_type(result.error, Error | None)
         assert_type(result.cost, Decimal | None)
+    assert_type(queue.results("s", follow=True), Iterator[Result])
     assert_type(queue.wait(receipt, timeout=1.5), bool)
     queue.wait([receipt, 7])
     queue.wait("s")
@@ -155,6 +157,7 @@ def looking(queue: Queue, receipt: Receipt) -> None:
     assert_type(next(attempts).outcome, Outcome | None)
     assert_type(queue.feed(), Iterator[Event])
     assert_type(next(queue.feed(after="12")).cursor, str)
+    assert_type(queue.feed(follow=True), Iterator[Event])
 
 
 def persons(queue: Queue) -> None:
@@ -195,6 +198,32 @@ def working(queue: Queue) -> None:
         except LeaseLost as lost:
             assert_type(lost.accepted, bool)
         assert_type(queue.accept(attempt, Reply("yes")), bool)
+
+
+async def on_a_loop(policy: Policy) -> None:
+    async with AsyncQueue.open("pond", policy=policy) as pond:
+        assert_type(pond, AsyncQueue)
+        receipt = await pond.enqueue("Is a duck a bird?", priority=5, due="2h")
+        assert_type(receipt, Receipt)
+        assert_type(await pond.enqueue_many(["one", Prompt("two")], submission="s"), list[Receipt])
+        assert_type(await pond.job(1), Job)
+        assert_type(await pond.counts(), dict[str, int])
+        assert_type(await pond.result(receipt), Result | None)
+        assert_type(await pond.wait([receipt], timeout=1.5), bool)
+        assert_type(pond.results("s", follow=True), AsyncIterator[Result])
+        async for event in pond.feed(after="12", follow=True):
+            assert_type(event, Event)
+        assert_type([attempt async for attempt in pond.ledger(1)], list[Attempt])
+        assert_type(await pond.cancel("state:ready", dry_run=True), BulkReport)
+        assert_type(await pond.drain(lanes=greet, until_empty=True), Summary)
+        async with pond.draining(lanes=shout) as drainer:
+            assert_type(await drainer.run(), Summary)
+        for lease in await pond.lease(3, lanes=["free"]):
+            assert_type(await pond.record(lease, "free"), str | None)
+        await pond.enqueue(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        await pond.job("1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert_type(await AsyncQueue.open("pond"), AsyncQueue)
+    await pond.close()
 
 
 def errors() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import millpond
 from millpond.queue import Queue
 
-NOT_FOR_CALLERS = {"at", "enqueue_stream", "first_lane", "reclaim_dead", "registry"}
-"""Methods that the command line uses."""
+NOT_FOR_CALLERS = {"answered", "at", "enqueue_stream", "first_lane", "not_drained", "reclaim_dead", "registry"}
+"""Methods that the command line and AsyncQueue use."""
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -103,7 +104,10 @@ class Drainer:
             self._loop.call_soon_threadsafe(self._heed_stop)
 
     async def run(self, until: Until | None = None) -> Summary:
-        """Drain, and say what was done and what is left. Raises what broke an invariant, after calls have ended."""
+        """Drain, and say what was done and what is left. Raises what broke an invariant, after calls have ended.
+
+        To cancel the task that awaits this is to `stop()`: once, then twice. It ends as cancelled once all is written.
+        """
         until = until or Until()
         self._loop = asyncio.get_running_loop()
         self._scribe = Scribe(self._store.db)
@@ -121,22 +125,28 @@ class Drainer:
         cancelled = self._store.counts()["cancelled"]
         tending = asyncio.create_task(self._keep_tending())
         tending.add_done_callback(self._heed_end)
+        given_up: asyncio.CancelledError | None = None
         try:
             reason = await self._drain(until)
         except Exception as problem:  # calls in flight still get their grace: their replies may be paid for
             self._problem, reason = problem, "stopped"
+        except asyncio.CancelledError as first:  # the same: to cancel the task that drains is to stop it once
+            self._stops, given_up, reason = self._stops + 1, first, "stopped"
         try:
             await self._finish()
         finally:
             tending.cancel()
             self._performer.cut()
-            if self._journeys:
-                await asyncio.wait(self._journeys)
+            while self._journeys:  # cut, they only write down how they ended: no impatience may take that from them
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait(self._journeys)
             self._scribe.close()
             for lane in self._lanes.values():
                 await lane.close()
         if self._problem is not None:
             raise self._problem
+        if given_up is not None:
+            raise given_up
         counts = self._store.counts()
         return self.tab.summary(reason, counts, counts["cancelled"] - cancelled, self._store.next_due_ms())
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from typing import Literal
+
+from millpond.rules.html import table
 
 Reason = Literal["empty", "idle", "max_jobs", "budget", "stopped", "signal", "lock_held"]
 
@@ -54,6 +56,11 @@ class Summary:
     by_lane: Mapping[str, LaneSummary] = field(default_factory=dict[str, LaneSummary])
     reason: Reason = "empty"
     holder: str | None = None
+
+    def _repr_html_(self) -> str:
+        figures = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "by_lane"}
+        lanes = {f"lane {name}": f"{lane.ok:,} ok of {lane.attempts:,}" for name, lane in self.by_lane.items()}
+        return table("Summary of a drain", figures | lanes)
 
     def in_words(self) -> str:
         """One line: `done 298 · failed 2 · spent $0.49 · saved $0.37 by 21 joined · 0 paid twice · …`."""

@@ -9,9 +9,11 @@ money is Decimal USD, an unknown number is None and never 0.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from typing import Any, Literal
+
+from millpond.rules.html import table
 
 State = Literal["waiting", "ready", "leased", "offloaded", "done", "failed", "cancelled"]
 WaitReason = Literal["scheduled", "backoff", "parked", "held", "asked", "undeliverable"]
@@ -142,6 +144,9 @@ class Job:
     """Why it failed or was cancelled, as `code: words`; None otherwise."""
     cost: Decimal | None
     """USD over all its attempts; None where one of them has no known cost."""
+
+    def _repr_html_(self) -> str:
+        return table(f"Job {self.id}", {one.name: getattr(self, one.name) for one in fields(self)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -451,11 +451,20 @@ WHERE r.submission_id = :id AND r.position > :after AND r.position <= :until AND
   AND EXISTS (SELECT 1 FROM job j WHERE j.id = r.job_id AND j.live = 1)
 ORDER BY r.position LIMIT 1
 
+-- name: request_at
+SELECT id FROM request WHERE submission_id = :submission_id AND position = :position
+
+-- name: standing
+-- Which of these requests there are, and which of them still wait for their answer.
+SELECT r.id, CASE WHEN r.withdrawn_ms IS NULL AND j.live = 1 THEN 1 ELSE 0 END AS pending
+FROM request r JOIN job j ON j.id = r.job_id WHERE r.id IN {list ids}
+
 -- name: results_after
 SELECT * FROM v_result WHERE request_id > :after AND state = :state ORDER BY request_id LIMIT :limit
 
 -- name: results_of_submission_after
-SELECT * FROM v_result WHERE submission_id = :submission_id AND position > :after ORDER BY position LIMIT :limit
+SELECT * FROM v_result WHERE submission_id = :submission_id AND position > :after AND position <= :until
+ORDER BY position LIMIT :limit
 
 -- name: answered_of_submission_after
 SELECT v.*, a.attempt_uid, a.accepted_ms FROM v_result v

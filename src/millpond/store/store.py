@@ -356,26 +356,35 @@ class Store:
         return self.db.read(partial(looking.rank, job=job, limit=limit))
 
     def results(
-        self, submission_id: int | None = None, *, state: str = "done", since_ms: int | None = None
+        self,
+        submission_id: int | None = None,
+        *,
+        state: str = "done",
+        since_ms: int | None = None,
+        after: int = -1,
+        until: int = looking.NO_END,
     ) -> Iterator[Result]:
-        """Results by request id; of one submission, in its order. Requests in other states are passed over."""
+        """Results by request id; of one submission, in its order. Requests in other states are passed over.
+
+        Of a submission those at positions above `after` and up to `until`.
+        """
 
         def wanted(rows: list[Any]) -> Iterator[Result]:
             new = (row for row in rows if since_ms is None or (row.settled_ms or 0) >= since_ms)
             return (one for one in map(looking.result, new) if one.state == state)
 
         if submission_id is None:
-            after = 0
+            last_id = 0
             while rows := self.db.read(
-                lambda tx, at=after: tx.all("results_after", after=at, state=state, limit=PAGE_ROWS)
+                lambda tx, at=last_id: tx.all("results_after", after=at, state=state, limit=PAGE_ROWS)
             ):
                 yield from wanted(rows)
-                after = rows[-1].request_id
+                last_id = rows[-1].request_id
             return
-        position = -1
+        position = after
         while rows := self.db.read(
             lambda tx, at=position: tx.all(
-                "results_of_submission_after", submission_id=submission_id, after=at, limit=PAGE_ROWS
+                "results_of_submission_after", submission_id=submission_id, after=at, until=until, limit=PAGE_ROWS
             )
         ):
             yield from wanted(rows)
@@ -422,6 +431,16 @@ class Store:
             if position is not None:
                 return position
         return None
+
+    def request_at(self, submission_id: int, position: int) -> int | None:
+        """The id of the request at a position of a submission; None: there is none."""
+        row = self.db.read(lambda tx: tx.one("request_at", submission_id=submission_id, position=position))
+        return row.id if row is not None else None
+
+    def standing(self, request_ids: Collection[int]) -> dict[int, bool]:
+        """Request -> whether it still waits for its answer; those that do not exist are left out. One read."""
+        rows = self.db.read(lambda tx: tx.all("standing", ids=list(request_ids)))
+        return {row.id: bool(row.pending) for row in rows}
 
     def submissions(self, limit: int = 100) -> list[Submission]:
         """Submissions, newest first."""

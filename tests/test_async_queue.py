@@ -1,0 +1,268 @@
+"""The queue on an event loop: the same words, nothing that blocks the loop, no thread for each who waits."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from millpond import AsyncQueue, Event, Policy, Queue, UsageError
+from millpond.rules.policy import LanePolicy
+from millpond.rules.price import FREE
+from millpond.testing import Held, ScriptedLane
+
+NOT_AWAITED = {"answered", "at", "enqueue_stream", "first_lane", "not_drained", "reclaim_dead", "registry"}
+"""What the command line and AsyncQueue itself use of Queue."""
+
+OF_THE_LOOP = {"on_thread"}
+
+
+def public(face: type) -> set[str]:
+    return {name for name in dir(face) if not name.startswith("_")}
+
+
+def differing(sync: type, asynchronous: type) -> set[str]:
+    """Methods that only one of the two has, or that take other arguments."""
+    ours, theirs = public(sync) - NOT_AWAITED, public(asynchronous) - OF_THE_LOOP
+    both = ours & theirs
+    return (ours ^ theirs) | {name for name in both if parameters(sync, name) != parameters(asynchronous, name)}
+
+
+def parameters(face: type, name: str) -> list[tuple[str, object, object]]:
+    found = inspect.signature(getattr(face, name)).parameters.values()
+    return [(one.name, one.kind, one.default) for one in found if one.name != "self"]
+
+
+def test_both_faces_have_the_same_words() -> None:
+    assert differing(Queue, AsyncQueue) == set()
+
+
+def test_a_word_that_only_one_face_has_is_noticed() -> None:
+    class More(Queue):
+        def purge(self) -> None: ...
+
+    class Other(AsyncQueue):
+        async def counts(self, all: bool = False) -> dict[str, int]:  # noqa: A002
+            return {}
+
+    assert differing(More, AsyncQueue) == {"purge"}
+    assert differing(Queue, Other) == {"counts"}
+
+
+def test_two_hundred_wait_on_as_many_jobs_with_a_bounded_number_of_threads(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncQueue.open(tmp_path / "pond", policy=Policy(durable=False)) as queue:
+            receipts = await queue.enqueue_many(f"What is {n} times {n}?" for n in range(200))
+            before = threading.active_count()
+            answered: list[int] = []
+
+            async def wait_for(n: int) -> None:
+                assert await queue.wait(receipts[n], timeout=60)
+                result = await queue.result(receipts[n])
+                assert result is not None
+                assert result.text == str(n * n)
+                answered.append(n)
+
+            async def square(work: object) -> str:
+                threads.append(threading.active_count())
+                return str(int(str(getattr(work, "task", "")).split()[2]) ** 2)
+
+            threads: list[int] = []
+            waiting = [asyncio.create_task(wait_for(n)) for n in range(200)]
+            summary = await queue.drain(lanes=square)
+            await asyncio.gather(*waiting)
+            assert (summary.done, sorted(answered)) == (200, list(range(200)))
+            # One that looks for all of them, one that writes for the drain, those that speak to the database.
+            assert max(threads) <= before + 6
+
+    asyncio.run(main())
+
+
+def test_a_drain_runs_async_callables_on_the_callers_loop(tmp_path: Path) -> None:
+    async def main() -> None:
+        loops: list[object] = []
+
+        async def answer(work: object) -> str:
+            loops.append((asyncio.get_running_loop(), threading.current_thread()))
+            return "yes"
+
+        async with AsyncQueue.open(tmp_path / "pond", policy=Policy()) as queue:
+            await queue.enqueue("Is a duck a bird?")
+            assert (await queue.drain(lanes=answer)).done == 1
+            assert loops == [(asyncio.get_running_loop(), threading.current_thread())]
+
+    asyncio.run(main())
+
+
+def test_a_second_drain_names_the_first(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncQueue.open(tmp_path / "pond", policy=Policy()) as queue:
+            await queue.enqueue("Is a duck a bird?")
+            async with queue.draining(lanes=ScriptedLane()):
+                summary = await queue.drain(lanes=ScriptedLane())
+            assert (summary.reason, summary.ready) == ("lock_held", 1)
+            assert "pid" in (summary.holder or "")
+            assert (await queue.drain(lanes=ScriptedLane())).done == 1
+
+    asyncio.run(main())
+
+
+def test_to_cancel_a_drain_lets_what_is_in_flight_end(tmp_path: Path) -> None:
+    async def main() -> None:
+        lane = ScriptedLane("free", [Held("ok")])
+        async with AsyncQueue.open(tmp_path / "pond", policy=Policy(lanes={"free": lane.policy})) as queue:
+            receipts = await queue.enqueue_many(["Is a duck a bird?"])
+            drain = asyncio.create_task(queue.drain(lanes=lane, daemon=True))
+            await lane.began()
+            drain.cancel()
+            lane.let_go()
+            with pytest.raises(asyncio.CancelledError):
+                await drain
+            assert await queue.result(receipts[0]) is not None
+            assert (lane.cancelled, lane.closed) == ([], 1)
+
+    asyncio.run(main())
+
+
+def test_to_cancel_a_drain_twice_cuts_it_and_writes_that_down(tmp_path: Path) -> None:
+    async def main() -> None:
+        lane = ScriptedLane(LanePolicy("free", kind="callable", price=FREE, after_hold="fail"), [Held("ok")])
+        async with AsyncQueue.open(tmp_path / "pond", policy=Policy(lanes={"free": lane.policy})) as queue:
+            await queue.enqueue("Is a duck a bird?")
+            drain = asyncio.create_task(queue.drain(lanes=lane, daemon=True))
+            await lane.began()
+            drain.cancel()
+            await asyncio.sleep(0)  # the drain takes the first one up
+            drain.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await drain
+            assert [(one.outcome, one.code) async for one in queue.ledger()] == [("ambiguous", "given_up")]
+            assert len(lane.cancelled) == 1
+            assert await queue.drainer() is None
+
+    asyncio.run(main())
+
+
+def test_results_come_in_the_order_of_the_submission_as_soon_as_they_can(tmp_path: Path) -> None:
+    async def main() -> None:
+        lane = ScriptedLane("free", ["ok", "ok", "permanent", "ok"])
+        lane.hold()
+        async with AsyncQueue.open(tmp_path / "pond", policy=Policy(lanes={"free": lane.policy})) as queue:
+            receipts = await queue.enqueue_many([f"k{n}" for n in range(4)], submission="s")
+            drain = asyncio.create_task(queue.drain(lanes=lane))
+            await lane.began(4)
+            results = queue.results("s", follow=True)
+            first = asyncio.ensure_future(anext(results))
+            lane.let_go(lane.calls[1].uid)
+            assert await queue.wait(receipts[1])
+            assert not first.done()
+            lane.let_go(lane.calls[0].uid)
+            assert (await first).position == 0
+            assert (await anext(results)).position == 1
+            lane.let_go()
+            assert [one.position async for one in results] == [3]
+            await drain
+
+    asyncio.run(main())
+
+
+def test_the_feed_tells_what_another_process_does(tmp_path: Path) -> None:
+    asks = "import sys, millpond; millpond.Queue.open(sys.argv[1]).enqueue('Is a duck a bird?')"
+
+    async def main() -> None:
+        async with AsyncQueue.open(tmp_path / "pond", policy=Policy()) as queue:
+            feed = queue.feed(follow=True)
+            first = asyncio.create_task(anext(feed))
+            other = await asyncio.create_subprocess_exec(sys.executable, "-c", asks, str(tmp_path / "pond"))
+            assert await other.wait() == 0
+            event = await asyncio.wait_for(first, 30)
+            assert event.job_id == 1
+            assert [one.cursor async for one in queue.feed(after=event.cursor)] == []
+
+    asyncio.run(main())
+
+
+def test_a_wait_that_times_out_says_so_and_leaves_no_thread(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncQueue.open(tmp_path / "pond", policy=Policy()) as queue:
+            receipt = await queue.enqueue("Is a duck a bird?")
+            assert not await queue.wait(receipt, timeout=0)
+            assert not await queue.wait(receipt, timeout=0.01)
+            assert not await queue.wait([receipt], timeout=-1)
+            with pytest.raises(UsageError, match="nan"):
+                await queue.wait(receipt, timeout=float("nan"))
+            with pytest.raises(UsageError, match="no request 7 in this queue"):
+                await queue.wait([receipt, 7])
+            await queue.drain(lanes=ScriptedLane())
+            assert await queue.wait(receipt, timeout=0)
+            for thread in threading.enumerate():
+                if thread.name == "millpond-waiting":
+                    await asyncio.to_thread(thread.join, 20)
+                    assert not thread.is_alive()
+
+    asyncio.run(main())
+
+
+def test_who_waits_on_a_queue_that_is_closed_learns_of_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        queue = await AsyncQueue.open(tmp_path / "pond", policy=Policy())
+        receipt = await queue.enqueue("Is a duck a bird?")
+        answered = queue.queue.answered(receipt)
+        feed = asyncio.ensure_future(_last(queue.feed(follow=True)))
+        async for _ in queue.results():
+            pass  # whatever was asked of the threads before has begun
+        await queue.close()
+        for waiting in (asyncio.wrap_future(answered), feed):
+            with pytest.raises(UsageError, match="was closed by this program"):
+                await waiting
+        with pytest.raises(UsageError, match="was closed by this program"):
+            await queue.counts()
+        await queue.close()
+
+    async def _last(feed: AsyncIterator[Event]) -> None:
+        async for _ in feed:
+            pass
+
+    asyncio.run(main())
+
+
+def test_a_wait_ends_when_a_request_that_was_passed_is_answered_again(tmp_path: Path) -> None:
+    """A request before the one that is waited for fails, and is asked again: the wait is for that one too."""
+    with Queue.open(tmp_path / "pond", policy=Policy(durable=False)) as queue:
+        first, second = queue.enqueue_many(["a", "b"], submission="s")
+        queue.cancel(first.job_id)
+        for what in ("s", [first, second]):
+            answered = queue.answered(what)
+            assert not answered.done()
+            queue.retry(first.job_id)
+            queue.cancel(second.job_id)
+            with pytest.raises(TimeoutError):
+                answered.result(0.2)
+            queue.cancel(first.job_id)
+            answered.result(20)
+            queue.retry(second.job_id)
+            assert queue.wait([first], timeout=20)
+
+
+def test_a_forked_child_waits_with_a_thread_of_its_own(tmp_path: Path) -> None:
+    program = f"""
+import os, sys, threading
+from millpond import Policy, Queue
+queue = Queue.open({str(tmp_path / "pond")!r}, policy=Policy())
+receipt = queue.enqueue("Is a duck a bird?")
+answered = queue.answered(receipt)
+child = os.fork()
+if child == 0:
+    os._exit(0 if queue.wait(receipt, timeout=60) else 1)
+queue.drain(lanes=lambda work: "yes")
+answered.result(60)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert (said.returncode, said.stderr) == (0, "")
