@@ -33,7 +33,10 @@ class Paged(Iterator[T], Generic[T]):
                 return one
             step = next(self.steps)
             if isinstance(step, Future):
-                step.result()
+                try:
+                    step.result()
+                finally:
+                    step.cancel()  # nobody looks for it any more, should this be an interrupt
             else:
                 self._page = iter(step)
 
