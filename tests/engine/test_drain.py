@@ -16,9 +16,9 @@ from millpond.engine.drain import Drainer, Until
 from millpond.engine.owner import Owner
 from millpond.engine.perform import Happening
 from millpond.report.summary import Summary
+from millpond.rules.evidence import Evidence
 from millpond.rules.identity import fingerprint
 from millpond.rules.job import Prompt, Reply, Usage
-from millpond.rules.outcome import Evidence
 from millpond.rules.policy import Backoff, LanePolicy, Policy
 from millpond.rules.price import FREE, PriceRule
 from millpond.store import ledger

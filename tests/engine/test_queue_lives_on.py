@@ -29,8 +29,8 @@ from millpond.engine import drain, scribe
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.scribe import Scribe
 from millpond.lanes import CallableLane
+from millpond.rules.evidence import Evidence
 from millpond.rules.job import Usage
-from millpond.rules.outcome import Evidence
 from millpond.rules.policy import LanePolicy
 from millpond.rules.price import FREE, Cost, PriceRule
 from millpond.rules.verdict import bill

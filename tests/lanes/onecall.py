@@ -7,8 +7,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from millpond.lanes.lane import Call, Lane
+from millpond.rules.evidence import Evidence
 from millpond.rules.job import Prompt, Work
-from millpond.rules.outcome import Evidence
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 HI = Prompt("hi")

@@ -14,7 +14,7 @@ from millpond.lanes.chat import ChatLane
 from millpond.lanes.command import CommandLane
 from millpond.lanes.lane import Call
 from millpond.rules.errors import MissingKey, SettingsError, UnknownLane
-from millpond.rules.outcome import Evidence
+from millpond.rules.evidence import Evidence
 from millpond.rules.policy import LanePolicy, Policy
 
 CHAT = LanePolicy("free", kind="chat", base_url="http://127.0.0.1:11434/v1")

@@ -29,8 +29,9 @@ from millpond.rules.errors import (
     SettingsError,
     UsageError,
 )
+from millpond.rules.evidence import Evidence
 from millpond.rules.job import Command, Prompt, Reply, Usage, Work
-from millpond.rules.outcome import Evidence, classify
+from millpond.rules.outcome import classify
 from millpond.rules.policy import Deadlines, LanePolicy
 from millpond.rules.price import FREE, UNKNOWN_PRICE
 from millpond.rules.redaction import KEPT_CHARS

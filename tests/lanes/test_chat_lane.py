@@ -17,8 +17,8 @@ from millpond.drill.script import FAULTS
 from millpond.lanes.chat import CannotAsk, ChatLane, request_body
 from millpond.lanes.lane import Call, Lane
 from millpond.rules.errors import SettingsError
+from millpond.rules.evidence import Evidence
 from millpond.rules.job import Command, Image, Prompt, Usage, Work
-from millpond.rules.outcome import Evidence
 from millpond.rules.policy import Deadlines, LanePolicy
 from millpond.rules.price import FREE
 from millpond.rules.redaction import KEPT_CHARS

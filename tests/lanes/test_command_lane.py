@@ -15,8 +15,9 @@ from onecall import SCHEMA, ask, call_of, run
 
 from millpond.lanes.command import CommandLane
 from millpond.rules.errors import SettingsError
+from millpond.rules.evidence import Evidence
 from millpond.rules.job import Command, Image, Prompt, Work
-from millpond.rules.outcome import Evidence, classify
+from millpond.rules.outcome import classify
 from millpond.rules.policy import Deadlines, LanePolicy
 from millpond.rules.redaction import KEPT_CHARS
 

@@ -161,7 +161,7 @@ def test_keys_are_never_abbreviated_and_twins_are_listed(scene: Scene) -> None:
 
 def test_evidence_stands_with_the_words_of_its_row(scene: Scene) -> None:
     from millpond.rules.effects import Heard
-    from millpond.rules.outcome import Evidence
+    from millpond.rules.evidence import Evidence
     from millpond.rules.verdict import end
 
     scene.ask("a", lane="free")

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.rules.admission import NOTHING_YET, Admitted, Closing, InARow, LaneLoad, NotNow, admit, closing, room
-from millpond.rules.outcome import Evidence, classify
+from millpond.rules.evidence import Evidence
+from millpond.rules.outcome import classify
 from millpond.rules.policy import LanePolicy, Policy
 
 LANE = LanePolicy("free", max_in_flight=4)

@@ -34,9 +34,9 @@ from millpond.rules.effects import (
     StopListening,
     Then,
 )
+from millpond.rules.evidence import Evidence
 from millpond.rules.job import Lease, Prompt, Reply, Usage
 from millpond.rules.journey import journey
-from millpond.rules.outcome import Evidence
 from millpond.rules.policy import Backoff, LanePolicy, Policy
 from millpond.rules.price import FREE, Cost, PriceRule
 from millpond.rules.router import Past, Tried, Undecided

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.rules import outcome
+from millpond.rules.evidence import Evidence, Failure, Sent
 from millpond.rules.job import Outcome, Reply
-from millpond.rules.outcome import TABLE, TABLE_VERSION, Classified, Evidence, Failure, Sent, classify, retry_after_ms
+from millpond.rules.outcome import TABLE, TABLE_VERSION, Classified, classify
+from millpond.rules.provider_words import STATUS_OF
 
 NOW_MS = 1_796_083_200_000  # 2026-12-01T00:00Z
 DEFAULT_MS, CAP_MS = 5_000, 60_000
@@ -318,7 +317,7 @@ def test_o21_a_429_that_means_no_money_closes_the_lane_however_it_comes() -> Non
 
 
 def test_o21_the_same_code_ends_the_same_way_by_status_and_by_event() -> None:
-    for code, status in outcome._STATUS_OF.items():  # pyright: ignore[reportPrivateUsage]
+    for code, status in STATUS_OF.items():
         by_status, by_event = judge(error(status, code=code)), judge(event(code=code))
         assert (by_status.outcome, by_status.row) == (by_event.outcome, by_event.row), code
 
@@ -350,68 +349,6 @@ def test_o20_deadlines_of_our_own_are_ambiguous_and_loading_is_saturated() -> No
 
 
 # Delays
-
-
-def http_date(ahead_s: int) -> str:
-    return format_datetime(datetime.fromtimestamp(NOW_MS / 1000, UTC) + timedelta(seconds=ahead_s), usegmt=True)
-
-
-RETRY_AFTER: list[tuple[Mapping[str, str], int]] = [
-    ({"retry-after": "2"}, 2_000),
-    ({"retry-after": "1.5"}, 1_500),
-    ({"retry-after": "1.0001"}, 1_001),
-    ({"retry-after": "0.0000000001"}, 1),
-    ({"retry-after": ".5"}, 500),
-    ({"retry-after": "+3"}, 3_000),
-    ({"retry-after": " 2 "}, 2_000),
-    ({"retry-after": "0"}, 0),
-    ({"retry-after": "-5"}, 0),
-    ({"retry-after": "-0.5"}, 0),
-    ({"retry-after": ""}, DEFAULT_MS),
-    ({"retry-after": "."}, DEFAULT_MS),
-    ({"retry-after": "soon"}, DEFAULT_MS),
-    ({"retry-after": "2, 2"}, DEFAULT_MS),
-    ({"retry-after": "1e3"}, DEFAULT_MS),
-    ({"retry-after": "nan"}, DEFAULT_MS),
-    ({"retry-after": "٣"}, DEFAULT_MS),
-    ({"retry-after": http_date(3)}, 3_000),
-    ({"retry-after": http_date(-30)}, 0),
-    ({"retry-after": "Tue, 01 Dec 2026 01:00:03 +0100"}, 3_000),
-    ({"retry-after": "Tue, 01 Dec 2026 00:00:03 -0000"}, 3_000),
-    ({"retry-after": "Tuesday, 01-Dec-26 00:00:03 GMT"}, 3_000),
-    ({"retry-after": "Tue Dec  1 00:00:03 2026"}, 3_000),
-    ({"retry-after": "Fri, 31 Dec 9999 23:59:59 GMT"}, CAP_MS),
-    ({"retry-after": "Fri, 31 Dec 9999 23:59:59 -2359"}, CAP_MS),
-    ({"retry-after": "Fri, 99 Dec 2026 00:00:00 GMT"}, DEFAULT_MS),
-    ({"retry-after": "Tue, 01 Dec 99999 00:00:00 GMT"}, DEFAULT_MS),
-    ({"retry-after": "9" * 5_000}, CAP_MS),
-    ({"retry-after": "-" + "9" * 5_000}, 0),
-    ({"retry-after": "0." + "0" * 5_000 + "1"}, 1),
-    ({"retry-after": "x" * 5_000}, DEFAULT_MS),
-    ({"retry-after-ms": "1500"}, 1_500),
-    ({"retry-after-ms": "1500.2"}, 1_501),
-    ({"retry-after-ms": "1500", "retry-after": "9"}, 1_500),
-    ({"retry-after-ms": "soon", "retry-after": "9"}, 9_000),
-    ({"Retry-After": "2"}, 2_000),
-    ({}, DEFAULT_MS),
-]
-
-
-@pytest.mark.parametrize(("headers", "wanted_ms"), RETRY_AFTER, ids=lambda value: str(value)[:60])
-def test_o32_retry_after_in_every_shape(headers: Mapping[str, str], wanted_ms: int) -> None:
-    assert retry_after_ms(headers, NOW_MS, DEFAULT_MS, CAP_MS) == wanted_ms
-    found = judge(Evidence(status=429, headers=headers))
-    assert (found.outcome, found.delay_ms) == ("saturated", wanted_ms)
-
-
-@given(
-    st.text() | st.from_regex(r"[-+]?[0-9]{0,400}\.?[0-9]{0,400}"), st.integers(0, 2**63), st.integers(), st.integers()
-)
-def test_o32_retry_after_never_raises_and_keeps_its_bounds(
-    text: str, now_ms: int, default_ms: int, cap_ms: int
-) -> None:
-    for name in ("retry-after", "retry-after-ms"):
-        assert 0 <= retry_after_ms({name: text}, now_ms, default_ms, cap_ms) <= max(0, cap_ms)
 
 
 def test_a_delay_in_the_body_counts_where_no_header_states_one() -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from millpond.lanes.lane import Call, Lane
 from millpond.rules.errors import UsageError
+from millpond.rules.evidence import Evidence
 from millpond.rules.job import Outcome, Prompt, Reply
-from millpond.rules.outcome import Evidence, classify
+from millpond.rules.outcome import classify
 from millpond.rules.policy import LanePolicy
 from millpond.store.store import Store, open_sqlite
 from millpond.testing import STORE_CASES, FakeClock, Held, ScriptedLane, evidence_of, exercise_store

@@ -18,9 +18,9 @@ from millpond.rules import effects as steps
 from millpond.rules.admission import Admitted, NotNow, admit
 from millpond.rules.effects import Effect, Facts, Heard, Instead, Recorded, Silence
 from millpond.rules.errors import LeaseLost
+from millpond.rules.evidence import Evidence
 from millpond.rules.job import Lease
 from millpond.rules.journey import journey
-from millpond.rules.outcome import Evidence
 from millpond.rules.policy import Policy
 from millpond.rules.verdict import end, worst_bill
 from millpond.store import ledger, settle

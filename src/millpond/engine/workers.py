@@ -30,9 +30,9 @@ from millpond.rules.effects import (
     Then,
 )
 from millpond.rules.errors import LeaseLost, UsageError
+from millpond.rules.evidence import Evidence
 from millpond.rules.job import Lease, Reply
 from millpond.rules.journey import Cleared, approach, call
-from millpond.rules.outcome import Evidence
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.router import Step, lanes_for, next_lane, route_work
 from millpond.rules.verdict import end, worst_bill

@@ -21,7 +21,7 @@ from millpond.lanes.handler import raised, ran_out, returned
 from millpond.lanes.imported import load_target
 from millpond.lanes.lane import Call
 from millpond.rules.errors import SettingsError, UsageError
-from millpond.rules.outcome import Evidence
+from millpond.rules.evidence import Evidence
 from millpond.rules.policy import LanePolicy
 from millpond.rules.price import FREE, UNKNOWN_PRICE, PriceRule
 

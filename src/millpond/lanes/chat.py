@@ -24,8 +24,8 @@ from millpond.lanes.fit import cannot, content_parts, refusal
 from millpond.lanes.lane import Call
 from millpond.lanes.wire import Exchange, open_client, post
 from millpond.rules.errors import SettingsError
+from millpond.rules.evidence import Evidence, Failure
 from millpond.rules.job import Image, Prompt, Reply
-from millpond.rules.outcome import Evidence, Failure
 from millpond.rules.policy import LanePolicy
 from millpond.rules.redaction import clean
 

@@ -17,8 +17,8 @@ from millpond.lanes.fit import cannot, refusal
 from millpond.lanes.handler import ran_out, returned
 from millpond.lanes.lane import Call
 from millpond.rules.errors import SettingsError
+from millpond.rules.evidence import Evidence
 from millpond.rules.job import Command, Prompt, Work
-from millpond.rules.outcome import Evidence
 from millpond.rules.policy import LanePolicy
 from millpond.rules.redaction import KEPT_CHARS, redact
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from millpond.lanes.answer import refuse_schema
+from millpond.rules.evidence import Evidence
 from millpond.rules.job import Outcome, Prompt
-from millpond.rules.outcome import Evidence
 from millpond.rules.policy import LanePolicy
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from millpond.lanes.answer import judge_answer, read_answer
 from millpond.rules.errors import HandlerSignal, Permanent, Retryable, Saturated
+from millpond.rules.evidence import Evidence
 from millpond.rules.job import Outcome, Prompt, Reply, Usage
-from millpond.rules.outcome import Evidence
 from millpond.rules.price import token_count
 from millpond.rules.redaction import clean
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from millpond.rules.evidence import Evidence
 from millpond.rules.job import Work
-from millpond.rules.outcome import Evidence
 from millpond.rules.policy import LanePolicy
 
 

@@ -30,7 +30,7 @@ from typing import Any, Literal, cast
 import httpx2
 
 from millpond.rules.errors import SettingsError
-from millpond.rules.outcome import Failure, Sent
+from millpond.rules.evidence import Failure, Sent
 from millpond.rules.policy import Deadlines, LanePolicy
 
 REPLY_LIMIT_BYTES = 64 * 1024 * 1024

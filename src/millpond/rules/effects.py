@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from millpond.rules.admission import NOTHING_YET, Closing, InARow
+from millpond.rules.evidence import Evidence
 from millpond.rules.job import Outcome
 from millpond.rules.lifecycle import Move
-from millpond.rules.outcome import Classified, Evidence
+from millpond.rules.outcome import Classified
 from millpond.rules.price import Cost
 from millpond.rules.router import Past
 

@@ -2,99 +2,29 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
-from millpond.rules.job import Outcome, Reply, Usage
-from millpond.rules.retry_after import clamped, retry_after_ms, stated_delay_ms
-
-__all__ = [
-    "TABLE",
-    "TABLE_VERSION",
-    "Classified",
-    "Evidence",
-    "Failure",
-    "LaneClose",
-    "Row",
-    "Sent",
-    "View",
-    "classify",
-    "retry_after_ms",
-    "table_in_words",
-]
-
-Sent = Literal["no", "headers", "yes"]
-"""`no`: nothing left. `headers`: the head left, the body not whole. `yes`: the whole request may have arrived."""
-
-Failure = Literal[
-    "refused",
-    "dns",
-    "tls",
-    "connect_timeout",
-    "pool_timeout",
-    "write_timeout",
-    "write_error",
-    "first_byte_timeout",
-    "idle_timeout",
-    "total_timeout",
-    "soft_timeout",
-    "closed",
-    "reset",
-    "not_http",
-    "body_cut",
-    "bad_json",
-    "stream_cut",
-    "stream_unfinished",
-    "stream_error",
-    "html",
-    "redirect",
-    "died",
-    "exception",
-    "exit_status",
-    "cancelled",
-]
-"""What went wrong on the way, as the lane saw it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Everything a lane saw of one call. It states facts; `classify` decides what they mean.
-
-    `said` is what a callable said itself (Retryable, Saturated, …). `code`, `type` and `message` are the provider's own
-    words, from the body or from a stream event. `headers` are the few that matter, lower case, raw.
-    """
-
-    sent: Sent = "yes"
-    failure: Failure | None = None
-    status: int | None = None
-    code: str = ""
-    type: str = ""
-    message: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    retry_info_ms: int | None = None
-    """A delay stated in the body (Gemini's RetryInfo) or by a callable's `after_s`."""
-    body_bytes: int = 0
-    first_byte_ms: int | None = None
-    """ms from the send to the first byte of the reply."""
-    terminal: bool = False
-    """Whether the reply bore its terminal marker: a finish reason, `[DONE]`, a whole JSON body, exit status 0."""
-    has_content: bool = False
-    """Whether any text or tool call came."""
-    content_before_error: bool = False
-    """In a stream: whether content had come before the error event."""
-    finish_reason: str | None = None
-    schema_error: str = ""
-    """Why the answer does not satisfy the schema that was asked; "" if it does or none was asked."""
-    said: Outcome | None = None
-    reply: Reply | None = None
-    """The reply, whole or in part; only an `ok` one is ever accepted."""
-    usage: Usage | None = None
-    request_id: str | None = None
-    model: str | None = None
-
+from millpond.rules.evidence import Evidence
+from millpond.rules.job import Outcome
+from millpond.rules.provider_words import (
+    CONTENT_WORDS,
+    CONTEXT_WORDS,
+    FAILED,
+    FILTERED,
+    FINISHED,
+    LIMIT_ZERO,
+    LOADING_WORDS,
+    NO_MONEY_TEXTS,
+    NO_MONEY_WORDS,
+    REFUSING_WORDS,
+    THING_WORDS,
+    TRUNCATED,
+    stated_date_ms,
+    status_of,
+)
+from millpond.rules.retry_after import clamped, stated_delay_ms
 
 TABLE_VERSION = 1
 """Grows with every change of a row's meaning; the ledger and `millpond explain` name it."""
@@ -170,7 +100,7 @@ class View:
     @property
     def has_no_money(self) -> bool:
         """Whether the error says that the account is empty or its limit used up."""
-        return self.is_error and (self.named(*_NO_MONEY_WORDS) or any(text in self.text for text in _NO_MONEY_TEXTS))
+        return self.is_error and (self.named(*NO_MONEY_WORDS) or any(text in self.text for text in NO_MONEY_TEXTS))
 
     def named(self, *parts: str) -> bool:
         """Whether the code or type contains one of these."""
@@ -196,119 +126,6 @@ class Row:
     """Whence a delay comes: only what is stated, else the default too (every saturated row), or a date in the text."""
     warning: str = ""
 
-
-# The provider's words
-
-_FINISHED = frozenset(
-    {
-        "stop",
-        "tool_calls",
-        "tool_use",
-        "function_call",
-        "end_turn",
-        "stop_sequence",
-        "eos_token",
-        "completed",
-        "complete",
-    }
-)
-_TRUNCATED = frozenset(
-    {
-        "length",
-        "max_tokens",
-        "max_output_tokens",
-        "model_length",
-        "model_context_window_exceeded",
-        "incomplete",
-        "pause_turn",
-    }
-)
-_FILTERED = frozenset(
-    {
-        "content_filter",
-        "refusal",
-        "safety",
-        "recitation",
-        "blocklist",
-        "prohibited_content",
-        "spii",
-        "guardrail_intervened",
-        "content_filtered",
-    }
-)
-_FAILED = frozenset({"error", "failed"})
-
-_NO_MONEY_WORDS = (
-    "insufficient_quota",
-    "credit_balance_exhausted",
-    "spend_limit",
-    "usage_limit",
-    "billing_hard_limit",
-    "billing_not_active",
-    "insufficient_credits",
-    "insufficient_balance",
-)
-_NO_MONEY_TEXTS = ("credit balance is too low", "specified api usage limits")
-# Not "exceeded your current quota": Google says that of a plain rate limit too.
-_LIMIT_ZERO = re.compile(r"\blimit:\s*0(?![\d.])")
-_CONTEXT_WORDS = (
-    "context_length_exceeded",
-    "exceed_context_size",
-    "maximum context length",
-    "prompt is too long",
-    "available context size",
-    "context window",
-)
-_CONTENT_WORDS = ("content_filter", "content_policy", "moderation")
-_THING_WORDS = ("no such file", "previous response", "previous_response", "file-")
-_REFUSING_WORDS = ("overloaded", "slow_down")
-_LOADING = ("loading model", "model is loading", "currently loading", "model_loading", "model is not ready")
-
-_STATUS_OF: Mapping[str, int] = {
-    # OpenAI and those who follow it
-    "rate_limit_exceeded": 429,
-    "rate_limit": 429,
-    "rate_limited": 429,
-    "too_many_requests": 429,
-    "insufficient_quota": 429,
-    "resource_unavailable": 429,
-    "slow_down": 503,
-    "server_is_overloaded": 503,
-    "service_unavailable": 503,
-    "server_error": 500,
-    "internal_error": 500,
-    "internal_server_error": 500,
-    "model_not_found": 404,
-    "context_length_exceeded": 400,
-    "invalid_prompt": 400,
-    "invalid_request": 400,
-    "invalid_api_key": 401,
-    "content_filter": 400,
-    "content_policy_violation": 400,
-    # Anthropic
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "api_error": 500,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-    # Google
-    "invalid_argument": 400,
-    "failed_precondition": 400,
-    "unauthenticated": 401,
-    "permission_denied": 403,
-    "not_found": 404,
-    "resource_exhausted": 429,
-    "cancelled": 499,
-    "internal": 500,
-    "unavailable": 503,
-    "deadline_exceeded": 504,
-}
-"""The status that an error code stands for where the HTTP status does not tell: in a 200, a stream, a batch line."""
 
 _UNSENT_FAILURES = ("refused", "dns", "tls", "connect_timeout")
 
@@ -396,11 +213,11 @@ TABLE: tuple[Row, ...] = (
         why="no request will pass until somebody pays or the stated date comes"),
     Row("429-limit-zero", "lane_down", "no_quota", lane="person",
         when="429 with `limit: 0`",
-        holds=lambda v: v.status == 429 and _LIMIT_ZERO.search(v.text) is not None,
+        holds=lambda v: v.status == 429 and LIMIT_ZERO.search(v.text) is not None,
         why="a quota of nothing never refills"),
     Row("refused-content", "permanent", "filtered",
         when="400 or 403 by a content filter or moderation",
-        holds=lambda v: v.status in (400, 403) and v.says(*_CONTENT_WORDS),
+        holds=lambda v: v.status in (400, 403) and v.says(*CONTENT_WORDS),
         why="the prompt was refused, not the key: the lane stays open"),
     Row("no-access", "lane_down", "no_access", lane="person",
         when="401, 402, 403, 407, 451",
@@ -408,7 +225,7 @@ TABLE: tuple[Row, ...] = (
         why="key, billing, permission, region or proxy: the same for every job"),
     Row("400-context", "unfit", "context_length",
         when="400 or 413: the prompt exceeds the context window",
-        holds=lambda v: v.status in (400, 413) and v.says(*_CONTEXT_WORDS),
+        holds=lambda v: v.status in (400, 413) and v.says(*CONTEXT_WORDS),
         why="a lane with a larger window may do it"),
     Row("400", "permanent", "invalid_request",
         when="400 with words",
@@ -420,7 +237,7 @@ TABLE: tuple[Row, ...] = (
         why="another lane may have the model; this lane closes for it"),
     Row("404-thing", "permanent", "not_found",
         when="404 for something else that the request named",
-        holds=lambda v: v.status == 404 and (any(w.endswith("_not_found") for w in v.words) or v.says(*_THING_WORDS)),
+        holds=lambda v: v.status == 404 and (any(w.endswith("_not_found") for w in v.words) or v.says(*THING_WORDS)),
         why="the request points at a thing that is not there; the lane is well"),
     Row("404", "lane_down", "no_such_address", lane="person",
         when="404 otherwise",
@@ -468,12 +285,12 @@ TABLE: tuple[Row, ...] = (
         why="its provider documents that a 500 does no work and costs nothing; 502, 504, 52x come from boxes between"),
     Row("503-loading", "saturated", "loading", lane="until",
         when="503 while a model is loading",
-        holds=lambda v: v.status == 503 and v.says(*_LOADING),
+        holds=lambda v: v.status == 503 and v.says(*LOADING_WORDS),
         why="a local server will be ready soon"),
     Row("503-refused", "retryable", "overloaded",
         when="503 or 529 with proof of refusal: overloaded, `slow_down`, `server_is_overloaded`, or a Retry-After "
              "that can be read",
-        holds=lambda v: v.status in (503, 529) and (v.says(*_REFUSING_WORDS) or v.has_stated_delay),
+        holds=lambda v: v.status in (503, 529) and (v.says(*REFUSING_WORDS) or v.has_stated_delay),
         why="turned away at the door: no work was done"),
     Row("5xx", "ambiguous", "server_error",
         when="any other 5xx (500, 502, 504, 520 to 527; 503 and 529 without proof)",
@@ -528,11 +345,11 @@ TABLE: tuple[Row, ...] = (
         why="it may have been cut where no one saw it"),
     Row("filtered", "permanent", "filtered",
         when="finish reason content_filter, refusal and their kin",
-        holds=lambda v: v.is_final and v.finish in _FILTERED,
+        holds=lambda v: v.is_final and v.finish in FILTERED,
         why="refused for its content; other lanes are asked only if the user says so"),
     Row("truncated", "unusable", "truncated",
         when="finish reason length, max_tokens, incomplete and their kin",
-        holds=lambda v: v.is_final and v.finish in _TRUNCATED,
+        holds=lambda v: v.is_final and v.finish in TRUNCATED,
         why="paid for, and half an answer is not one"),
     Row("empty", "unusable", "empty",
         when="no choices, or neither text nor calls",
@@ -544,7 +361,7 @@ TABLE: tuple[Row, ...] = (
         why="paid for, and not what was asked"),
     Row("ok", "ok", "ok",
         when="content with a known finish reason, or with none on a whole reply",
-        holds=lambda v: v.is_final and (not v.finish or v.finish in _FINISHED),
+        holds=lambda v: v.is_final and (not v.finish or v.finish in FINISHED),
         why="complete"),
     Row("ok-unknown-finish", "ok", "ok", warning="unknown finish reason",
         when="content with a finish reason that is not known",
@@ -595,7 +412,7 @@ def classify(
     delay_ms: int | None = None
     lane_close = row.lane
     if row.delay == "date":
-        if (until_ms := _stated_date_ms(evidence.message)) and 0 < until_ms - now_ms <= STATED_DATE_CAP_MS:
+        if (until_ms := stated_date_ms(evidence.message)) and 0 < until_ms - now_ms <= STATED_DATE_CAP_MS:
             delay_ms, lane_close = until_ms - now_ms, "until"
     elif row.outcome == "saturated" or row.delay == "default":
         delay_ms = clamped(default_delay_ms if stated_ms is None else stated_ms, cap_ms)
@@ -626,11 +443,15 @@ def _view(
         words, text = frozenset[str](), ""
     # Words that come with a failure of the way, or of a handler, describe that failure and are no provider's error.
     can_be_inner = evidence.failure in (None, "stream_error")
-    is_inner_error = can_be_inner and bool(words or text or finish in _FAILED or evidence.failure == "stream_error")
+    is_inner_error = can_be_inner and bool(words or text or finish in FAILED or evidence.failure == "stream_error")
     is_error = is_http_error or is_inner_error
     return View(
         seen=evidence,
-        status=evidence.status if is_http_error else _status_of(evidence) if is_inner_error else None,
+        status=evidence.status
+        if is_http_error
+        else status_of(evidence.code, evidence.type)
+        if is_inner_error
+        else None,
         is_error=is_error,
         is_final=evidence.terminal
         and not is_error
@@ -654,33 +475,6 @@ def table_in_words() -> str:
     lanes = {None: "", "until": "closed until then", "person": "closed", "model": "closed for it", "count": "counted"}
     rows = [f"| {r.name} | {r.when} | `{r.outcome}` | {r.code} | {lanes[r.lane]} | {r.why} |" for r in TABLE]
     return "\n".join(["| row | when | outcome | code | lane | why |", "|---|---|---|---|---|---|", *rows])
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DATE = re.compile(r"\b(20[0-9]{2})-([0-9]{2})-([0-9]{2})(?:(?:[T ]| at )([0-9]{2}):([0-9]{2}))?")
-
-
-def _stated_date_ms(text: str) -> int | None:
-    """A date in the provider's text ("…regain access on 2026-12-01 at 00:00 UTC"), as UTC; None if there is none."""
-    match = _DATE.search(text)
-    if not match:
-        return None
-    year, month, day, hour, minute = (int(part or 0) for part in match.groups())
-    try:
-        return (datetime(year, month, day, hour, minute, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
-    except ValueError:
-        return None
-
-
-def _status_of(evidence: Evidence) -> int | None:
-    """The HTTP status that an inner error's code, else its type, stands for; None if neither is known."""
-    for word in (evidence.code, evidence.type):
-        name = word.strip().lower()
-        if re.fullmatch(r"[45][0-9]{2}", name):
-            return int(name)
-        if name in _STATUS_OF:
-            return _STATUS_OF[name]
-    return None
 
 
 def _words(evidence: Evidence, row: Row) -> str:

@@ -8,9 +8,10 @@ from typing import Any
 
 from millpond.rules.admission import closing
 from millpond.rules.effects import ACCEPT, UNROUTED, Ending, Heard, Then
+from millpond.rules.evidence import Evidence
 from millpond.rules.identity import canonical
 from millpond.rules.job import Outcome, Prompt, Usage
-from millpond.rules.outcome import Evidence, classify
+from millpond.rules.outcome import classify
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.price import Cost, cost, worst_case
 from millpond.rules.router import NOT_COUNTED, Exhausted, Step, Tried, backoff_ms, next_lane

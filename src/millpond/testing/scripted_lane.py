@@ -11,8 +11,8 @@ from typing import Any, get_args
 from millpond.lanes.handler import raised
 from millpond.lanes.lane import Call
 from millpond.rules.errors import HandlerSignal, UsageError
+from millpond.rules.evidence import Evidence
 from millpond.rules.job import Outcome, Reply, Usage
-from millpond.rules.outcome import Evidence
 from millpond.rules.policy import LanePolicy
 from millpond.rules.price import FREE
 

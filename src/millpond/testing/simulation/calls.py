@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from millpond.rules.evidence import Evidence
 from millpond.rules.job import Reply, Usage
-from millpond.rules.outcome import Evidence
 from millpond.testing.scripted_lane import evidence_of
 
 SOFT_MS = 10_000

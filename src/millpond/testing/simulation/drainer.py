@@ -16,9 +16,9 @@ from millpond.rules import effects as steps
 from millpond.rules.admission import Admitted, LaneLoad, NotNow, admit, room
 from millpond.rules.effects import Effect, Facts, Heard, Instead, Recorded, Silence
 from millpond.rules.errors import LeaseLost
+from millpond.rules.evidence import Evidence
 from millpond.rules.job import Lease, OwnerRow
 from millpond.rules.journey import journey
-from millpond.rules.outcome import Evidence
 from millpond.rules.policy import Policy
 from millpond.rules.router import lanes_for, route_work
 from millpond.rules.verdict import worst_bill

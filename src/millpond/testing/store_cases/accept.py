@@ -7,8 +7,8 @@ from decimal import Decimal
 from millpond.rules.admission import Closing
 from millpond.rules.effects import ACCEPT, Then
 from millpond.rules.errors import UsageError
+from millpond.rules.evidence import Evidence
 from millpond.rules.job import Artifact, Reply, Usage
-from millpond.rules.outcome import Evidence
 from millpond.testing.scene import RELEASE, Scene, ending
 
 
