@@ -31,7 +31,7 @@ from millpond.engine.scribe import Scribe
 from millpond.lanes import CallableLane
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Usage
-from millpond.rules.policy import LanePolicy
+from millpond.rules.policy import Backoff, LanePolicy
 from millpond.rules.price import FREE, Cost, PriceRule
 from millpond.rules.verdict import bill
 from millpond.testing import ScriptedLane
@@ -354,7 +354,7 @@ def test_ids_beyond_any_id_are_unknown(open_queue: Open) -> None:
 
 def by_hand(open_queue: Open, **lane: Any) -> Queue:
     own = LanePolicy("own", kind="callable", price=FREE, **lane)
-    return open_queue(own, max_attempts_per_job=2, max_unusable_per_job=9)
+    return open_queue(own, max_attempts_per_job=2, max_unusable_per_job=9, backoff=Backoff(0, 0))
 
 
 def test_a_worker_meets_the_policy_that_does_not_pay_again(open_queue: Open) -> None:

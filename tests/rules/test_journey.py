@@ -210,10 +210,10 @@ def test_a_due_time_shortens_the_hold() -> None:
 # --- what follows an ending -------------------------------------------------------------------------------------------
 
 
-def after(answer: Any, *tried: Tried, chance: float = 0.0, lane: str = "free") -> Then:
+def after(answer: Any, *tried: Tried, chance: float = 0.0, lane: str = "free", policy: Policy = POLICY) -> Then:
     lease = replace(LEASE, has_history=bool(tried), lane=lane)
     look_back = [past(*tried)] if tried else []
-    settle = drive(*look_back, Admitted(), RECORDED, heard(answer, chance), lease=lease)[-1]
+    settle = drive(*look_back, Admitted(), RECORDED, heard(answer, chance), lease=lease, policy=policy)[-1]
     assert isinstance(settle, Settle)
     return settle.then
 
@@ -237,6 +237,33 @@ def test_a_lane_that_cannot_now_uses_up_no_attempt(answer: str) -> None:
 
 def test_an_ambiguous_end_without_a_listener_frees_the_job_to_be_decided() -> None:
     assert after("ambiguous") == Then("release", next_lane="")
+    for choice in ("ask", "fail"):
+        assert after("ambiguous", policy=policy_that_says(choice)) == Then("release", next_lane="")
+
+
+def test_a_lane_that_is_asked_again_after_an_ambiguous_end_is_given_a_pause() -> None:
+    same, cut = policy_that_says("same"), Evidence(failure="reset")
+    assert after(cut, policy=same) == Then("back_off", delay_ms=500)
+    assert after(cut, chance=0.5, policy=same) == Then("back_off", delay_ms=625)
+    assert after(cut, Tried("free", "ambiguous", "same"), policy=same) == Then("release", next_lane=""), (
+        "spent: goes on"
+    )
+    patient = replace(LANES["paid"], max_attempts=3)
+    last = replace(POLICY, lanes={**LANES, "paid": patient})
+    assert after(cut, lane="paid", policy=last) == Then("back_off", delay_ms=500), "no lane is left to pin to"
+    assert after(cut, Tried("paid", "ambiguous", "pin"), lane="paid", policy=last) == Then("back_off", delay_ms=1_000)
+
+
+def test_a_stated_delay_is_kept_though_the_end_is_ambiguous() -> None:
+    broken = Evidence(status=504, headers={"retry-after": "9"})
+    assert after(broken, policy=policy_that_says("same")) == Then("back_off", delay_ms=9_000)
+    assert after(broken) == Then("release", next_lane=""), "the delay is the lane's, and the job goes to another"
+
+
+def test_what_our_own_end_broke_off_needs_no_pause_and_a_lane_that_closes_no_other() -> None:
+    same = policy_that_says("same")
+    assert after(Evidence(failure="cancelled"), policy=same) == Then("release", next_lane="")
+    assert after(Evidence(failure="not_http"), policy=same) == Then("release", next_lane="")
 
 
 def test_an_unfit_end_goes_to_the_next_lane_and_fails_on_the_last() -> None:

@@ -416,7 +416,7 @@ def classify(
             delay_ms, lane_close = until_ms - now_ms, "until"
     elif row.outcome == "saturated" or row.delay == "default":
         delay_ms = clamped(default_delay_ms if stated_ms is None else stated_ms, cap_ms)
-    elif row.outcome == "retryable" and stated_ms is not None:
+    elif row.outcome in ("retryable", "ambiguous") and stated_ms is not None:
         delay_ms = clamped(stated_ms, cap_ms)
     warning = f"{row.warning} {evidence.finish_reason!r}" if row.warning else ""
     # A handler's own word may come with its own code.

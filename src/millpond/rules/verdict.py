@@ -11,10 +11,10 @@ from millpond.rules.effects import ACCEPT, UNROUTED, Ending, Heard, Then
 from millpond.rules.evidence import Evidence
 from millpond.rules.identity import canonical
 from millpond.rules.job import Outcome, Prompt, Usage
-from millpond.rules.outcome import classify
+from millpond.rules.outcome import Classified, classify
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.price import Cost, cost, worst_case
-from millpond.rules.router import NOT_COUNTED, Exhausted, Step, Tried, backoff_ms, next_lane
+from millpond.rules.router import NOT_COUNTED, OUR_END, Exhausted, Step, Tried, backoff_ms, next_lane
 
 WORKED: frozenset[Outcome] = frozenset({"ok", "unusable"})
 """Outcomes whose call is billed by its usage."""
@@ -47,7 +47,7 @@ def verdict(
     if outcome in NOT_COUNTED:
         return Then("release", uncounted=True)
     if outcome == "ambiguous":
-        return Then("release", next_lane=UNROUTED)  # nobody listens, no lane can be asked: its hold is over at once
+        return _undecided(ending, tried, policy, order, step, chance)
     if classified.lane_close == "count":
         # A local server that is not running: nothing was sent, and the lane is down rather than the job failed.
         return Then("back_off", delay_ms=backoff_ms(step.tries + 1, policy.backoff, chance), uncounted=True)
@@ -57,8 +57,29 @@ def verdict(
         return Then("fail", reason=after.reason + words)
     if after.lane != step.lane:
         return Then("release", next_lane=after.lane)
-    pause = backoff_ms(after.tries, policy.backoff, chance)
-    return Then("back_off", delay_ms=max(pause, classified.delay_ms or 0))
+    return _pause(after.tries, classified, policy, chance)
+
+
+def _undecided(
+    ending: Ending, tried: Sequence[Tried], policy: Policy, order: Sequence[str], step: Step, chance: float
+) -> Then:
+    """Free the job to be decided: nobody listens and no lane can be asked, so its hold is over at once.
+
+    Where the policy will ask the same lane again, that lane is given a pause first: whatever broke is likely to break
+    again, and a Retry-After is meant whether or not it comes with a proof of refusal. What our own end broke off, and a
+    lane that closes, need none.
+    """
+    code, choice = ending.classified.code, policy.after_hold(step.lane)
+    if code not in OUR_END and ending.closing is None and choice in ("pin", "same"):
+        after = next_lane([*tried, Tried(step.lane, "ambiguous", choice, code)], policy, order, step.lane)
+        if isinstance(after, Step) and after.lane == step.lane:
+            return _pause(after.tries, ending.classified, policy, chance)
+    return Then("release", next_lane=UNROUTED)
+
+
+def _pause(tries: int, classified: Classified, policy: Policy, chance: float) -> Then:
+    """The same lane again, after the backoff or the delay that the server states, whichever is longer."""
+    return Then("back_off", delay_ms=max(backoff_ms(tries, policy.backoff, chance), classified.delay_ms or 0))
 
 
 def bill(outcome: Outcome, evidence: Evidence, lane: LanePolicy, now_ms: int) -> Cost | None:
