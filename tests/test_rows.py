@@ -15,7 +15,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import millpond.rows
+import millpond.rows.lines
 from millpond.intake import take
 from millpond.rows import Refused, Row, read, read_rows
 from millpond.rules.errors import UsageError
@@ -519,7 +519,7 @@ def test_a_long_file_is_held_a_line_at_a_time() -> None:
 
 
 def test_a_line_beyond_the_cap_is_refused_before_it_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(millpond.rows, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(millpond.rows.lines, "MAX_LINE_BYTES", 100)
     assert "line 2: found more than 100 bytes" in refusal(io.BytesIO(b'{"task": "x"}\n' + b"x" * 101))
     assert works(io.BytesIO(b"x" * 100)) == [Prompt("x" * 100)]
 

@@ -1,0 +1,10 @@
+"""Files of rows become requests: bytes to lines, lines to columns, columns to what is asked."""
+
+from __future__ import annotations
+
+from millpond.rows.formats import Format
+from millpond.rows.lines import Source
+from millpond.rows.reading import read, read_rows
+from millpond.rows.shape import Refused, Row
+
+__all__ = ["Format", "Refused", "Row", "Source", "read", "read_rows"]

@@ -1,0 +1,109 @@
+"""Files of rows become requests, one at a time; what cannot become one is refused by its line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from millpond.rows.formats import FORMATS, Format, begins_a_batch, csv_table, format_of, jsonl, openai_batch, text
+from millpond.rows.lines import Source, lines_of, opened, title_of
+from millpond.rows.shape import Refused, Row, Shape, checked_map, schema_of
+from millpond.rows.template import Template
+from millpond.rules.errors import UsageError
+from millpond.rules.identity import found
+from millpond.rules.job import Request
+from millpond.rules.prompt import REQUEST_FIELDS, mapping_of
+
+
+def read(
+    path_or_file: Source,
+    *,
+    format: Format | None = None,  # noqa: A002
+    map: Mapping[str, str] | None = None,  # noqa: A002
+    task: str | None = None,
+    system: str | None = None,
+    schema: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> Iterator[Request]:
+    """The rows of a file as requests, as `read_rows` reads them; the first refused row raises UsageError with its line.
+
+    Rows before it were given out already: hand a list to `enqueue_many` if it should be all or nothing.
+    """
+    rows = read_rows(path_or_file, format=format, map=map, task=task, system=system, schema=schema, params=params)
+    return _whole(rows, title_of(path_or_file))
+
+
+def read_rows(
+    path_or_file: Source,
+    *,
+    format: Format | None = None,  # noqa: A002
+    map: Mapping[str, str] | None = None,  # noqa: A002
+    task: str | None = None,
+    system: str | None = None,
+    schema: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> Iterator[Row | Refused]:
+    """The rows of a file, each as a request or as a refusal that names its line; good rows go on after bad ones.
+
+    The source is a path, "-" for standard input, or an open file. The format is the argument, else the suffix (.jsonl
+    .ndjson .csv .txt .text); without a suffix, and for "-" and open files, it is jsonl if the first character that is
+    not blank is "{", else text. JSONL whose first line has a custom_id and a body is read as openai-batch, unless
+    columns are mapped. Blank lines are skipped, a byte order mark is ignored, and one line is held in memory.
+
+    With `map` (field -> column) or `task` (a template over columns: "Classify: {text}", "{{" for a brace) a row is a
+    set of columns, and those neither mapped nor used are carried, in the file's order. Otherwise its keys are those of
+    Prompt and Request, and an unknown one is refused with a suggestion. `system` is a template too; it, `schema` (a
+    mapping, or the path of a JSON file) and `params` apply where the row has none of its own. A text file's lines are
+    tasks; their one column is `text`. In CSV an empty cell is no value, `messages`, `schema`, `tools`, `params` and
+    `carried` are JSON, and `tags` and `images` a JSON list or plain (tags between commas, one image).
+
+    A line of an OpenAI batch file says everything itself, so `map`, `task` and `system` are refused; its custom_id is
+    required, and once in the file (these are held in memory).
+
+    A mapped `task` must be text, while a template writes numbers too, and refuses a row that has nothing to write;
+    whole numbers serve as custom_id, key and label.
+    Raises UsageError for arguments at once, and while reading for what spoils the whole file: unreadable, compressed,
+    binary, not UTF-8 at all (UTF-16 is named), an endless line, no rows, a CSV header that cannot serve.
+    """
+    if format is not None and format not in FORMATS:
+        raise UsageError(f"format: found {found(format)}, wanted one of {', '.join(FORMATS)}")
+    shape = Shape(
+        by_columns=map is not None or task is not None,
+        map=checked_map(map or {}, task, system),
+        task=None if task is None else Template.parse(task, "task"),
+        system=None if system is None else Template.parse(system, "system"),
+        schema=schema_of(schema),
+        params=mapping_of(params, "params") or {},
+    )
+    if format == "openai-batch":
+        shape.check_batch()
+    return _rows(path_or_file, format, shape)
+
+
+def _whole(rows: Iterator[Row | Refused], title: str) -> Iterator[Request]:
+    for row in rows:
+        if isinstance(row, Refused):
+            raise UsageError(f"{title} line {row.line}: {row.reason}")
+        yield Request(**{name: getattr(row, name) for name in ("work", *REQUEST_FIELDS)})
+
+
+def _rows(source: Source, format_: Format | None, shape: Shape) -> Iterator[Row | Refused]:
+    title = title_of(source)
+    with opened(source, title) as file:
+        lines = lines_of(file, title)
+        # A file that is blank throughout has no first line, and no format to tell.
+        first = next(((number, line) for number, line in lines if line.strip()), None)
+        if first is None:
+            raise UsageError(f"{title}: found no rows, wanted at least one line with something on it")
+        kind = format_ or format_of(source, title, first[1])
+        if format_ is None and kind == "jsonl" and not shape.by_columns and begins_a_batch(first[1]):
+            kind = "openai-batch"
+        reader = {"jsonl": jsonl, "csv": csv_table, "text": text, "openai-batch": openai_batch}[kind]
+        has_rows = False
+        for row in reader(chain([first], lines), shape, title):
+            has_rows = True
+            yield row
+        if not has_rows:
+            raise UsageError(f"{title}: found no rows below the header, wanted at least one")
