@@ -197,7 +197,7 @@ def test_the_suffix_tells_the_format(suffix: str, text: str, tasks: list[str], t
 def test_the_argument_wins_over_the_suffix(tmp_path: Path) -> None:
     (tmp_path / "a.dat").write_text("task\nx\n")
     assert works(tmp_path / "a.dat", format="csv") == [Prompt("x")]
-    assert "unknown suffix '.dat'; wanted .jsonl .ndjson .csv .txt .text, or the format said" in refusal(
+    assert "unknown suffix '.dat'; wanted .jsonl .ndjson .csv .txt .text .parquet, or the format said" in refusal(
         tmp_path / "a.dat"
     )
 
@@ -283,8 +283,33 @@ def test_a_schema_may_stand_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "list.json").write_text("[]")
     assert works(lines_of({"task": "x"}), schema=tmp_path / "schema.json") == [Prompt("x", schema={"type": "object"})]
-    for name, words in {"broken.json": "schema: cannot read", "gone.json": "No such file", "list.json": "list"}.items():
-        assert words in refusal(lines_of({"task": "x"}), schema=str(tmp_path / name))
+    for name, words in {
+        "broken.json": "broken.json': Expecting property name",
+        "gone.json": "gone.json': No such file",
+        "list.json": "list.json': found list, wanted an object",
+    }.items():
+        with pytest.raises(UsageError) as caught:
+            read("gone.jsonl", schema=str(tmp_path / name))
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "objekt"}, "'objekt' is not valid under any of the given schemas"),
+        ({"properties": {"a": {"minimum": "x"}}}, "at $.properties.a.minimum: 'x' is not of type 'number'"),
+        ({"$ref": "#/$defs/gone"}, "the reference '#/$defs/gone' is not in the schema, and none is fetched"),
+    ],
+)
+def test_a_schema_that_cannot_be_asked_is_refused_before_any_row(
+    schema: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    for asked in (schema, tmp_path / "schema.json"):
+        with pytest.raises(UsageError, match="found no JSON Schema that can be asked: ") as caught:
+            read("gone.jsonl", schema=asked)
+        assert words in str(caught.value)
+        assert ("schema.json" in str(caught.value)) == isinstance(asked, Path)
 
 
 @pytest.mark.parametrize(

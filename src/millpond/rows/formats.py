@@ -5,18 +5,18 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from millpond.rows.lines import MAX_LINE_BYTES, Line, Source
-from millpond.rows.shape import TEXT_COLUMN, BatchShape, Refused, Row, Shape, no_constant
+from millpond.rows.shape import TEXT_COLUMN, BatchShape, Refused, Row, Shape, attempt, no_constant
 from millpond.rules.errors import UsageError
 from millpond.rules.identity import found
 
-Format = Literal["jsonl", "csv", "text", "openai-batch"]
+Format = Literal["jsonl", "csv", "text", "parquet", "openai-batch"]
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 SUFFIXES: Mapping[str, Format] = {
@@ -25,16 +25,15 @@ SUFFIXES: Mapping[str, Format] = {
     ".csv": "csv",
     ".txt": "text",
     ".text": "text",
+    ".parquet": "parquet",
 }
-
-_REASON_CHARS = 400
 
 
 def jsonl(lines: Iterator[Line], shape: Shape | BatchShape, title: str) -> Iterator[Row | Refused]:
     """Each line an object."""
     for number, line in lines:
         if line.strip():
-            yield _attempt(shape, number, _json_columns, line)
+            yield attempt(shape, number, _json_columns, line)
 
 
 def openai_batch(lines: Iterator[Line], shape: Shape, title: str) -> Iterator[Row | Refused]:
@@ -49,7 +48,7 @@ def text(lines: Iterator[Line], shape: Shape, title: str) -> Iterator[Row | Refu
     shape.check([TEXT_COLUMN], title)
     for number, line in lines:
         if line.strip():
-            yield _attempt(shape, number, _text_columns, line)
+            yield attempt(shape, number, _text_columns, line)
 
 
 def csv_table(lines: Iterator[Line], shape: Shape, title: str) -> Iterator[Row | Refused]:
@@ -76,25 +75,7 @@ def csv_table(lines: Iterator[Line], shape: Shape, title: str) -> Iterator[Row |
             header = _header(row, title)
             shape.check(header, title)
         elif row:
-            yield _attempt(shape, start, partial(_csv_columns, header), row, are_cells=True)
-
-
-def _attempt(
-    shape: Shape | BatchShape,
-    line: int,
-    columns_of: Callable[[Any], Mapping[str, Any]],
-    raw: object,
-    *,
-    are_cells: bool = False,
-) -> Row | Refused:
-    """The row, or why there is none."""
-    try:
-        return shape.row(columns_of(raw), line, are_cells=are_cells)
-    except UsageError as problem:
-        reason = str(problem)
-    except RecursionError:
-        reason = "found deeper nesting than can be read"
-    return Refused(line, reason if len(reason) <= _REASON_CHARS else f"{reason[:_REASON_CHARS]}…")
+            yield attempt(shape, start, partial(_csv_columns, header), row, are_cells=True)
 
 
 def _csv_problem(problem: csv.Error) -> str:
@@ -154,9 +135,14 @@ def _json_columns(line: bytes) -> Mapping[str, Any]:
     return cast("dict[str, Any]", value)
 
 
+def suffix_of(source: Source) -> str:
+    """The suffix of a path, in small letters; "" for what has no name."""
+    return Path(source).suffix.lower() if isinstance(source, (str, os.PathLike)) and source != "-" else ""
+
+
 def format_of(source: Source, title: str, first: bytes) -> Format:
     """The format that a suffix says, else the first line that is not blank. Raises UsageError for another suffix."""
-    suffix = Path(source).suffix.lower() if isinstance(source, (str, os.PathLike)) and source != "-" else ""
+    suffix = suffix_of(source)
     if suffix in SUFFIXES:
         return SUFFIXES[suffix]
     if suffix:

@@ -13,6 +13,7 @@ from millpond.rules.errors import UsageError
 from millpond.rules.identity import found
 
 Source = str | os.PathLike[str] | IO[Any]
+"""A file: a path, "-" for standard input, or one that is open."""
 Line = tuple[int, bytes]
 
 MAX_LINE_BYTES = 100_000_000
@@ -26,7 +27,7 @@ _NOT_TEXT = (
     (b"\x1f\x8b", "a gzip file", "gzip -dc FILE | …"),
     (b"PK\x03\x04", "a zip file (spreadsheets are zip files too)", "unpack it, or save the sheet as CSV"),
     (b"\x28\xb5\x2f\xfd", "a zstd file", "zstd -dc FILE | …"),
-    (b"PAR1", "a Parquet file", "write it as JSONL"),
+    (b"PAR1", "a Parquet file", "say the format parquet"),
     (b"\xff\xfe\0\0", "UTF-32 text", "iconv -f UTF-32 -t UTF-8"),
     (b"\0\0\xfe\xff", "UTF-32 text", "iconv -f UTF-32 -t UTF-8"),
     (b"\xff\xfe", "UTF-16 text", "iconv -f UTF-16 -t UTF-8"),
@@ -36,6 +37,8 @@ _NOT_TEXT = (
 
 def title_of(source: object) -> str:
     """What a source is called in refusals."""
+    if hasattr(source, "__arrow_c_stream__"):  # before it is compared: a frame compares cell by cell
+        return "the data frame"
     if source == "-":
         return "standard input"
     if isinstance(source, (str, os.PathLike)):

@@ -1,4 +1,4 @@
-"""Files of rows become requests, one at a time; what cannot become one is refused by its line."""
+"""Files and frames of rows become requests, one at a time; what cannot become one is refused by its line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,19 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from millpond.rows.formats import FORMATS, Format, begins_a_batch, csv_table, format_of, jsonl, openai_batch, text
+from millpond.rows.formats import (
+    FORMATS,
+    SUFFIXES,
+    Format,
+    begins_a_batch,
+    csv_table,
+    format_of,
+    jsonl,
+    openai_batch,
+    suffix_of,
+    text,
+)
+from millpond.rows.frames import Frame, frame_rows, parquet_rows
 from millpond.rows.lines import Source, lines_of, opened, title_of
 from millpond.rows.shape import Refused, Row, Shape, checked_map, schema_of
 from millpond.rows.template import Template
@@ -18,7 +30,7 @@ from millpond.rules.prompt import REQUEST_FIELDS, mapping_of
 
 
 def read(
-    path_or_file: Source,
+    path_or_file: Source | Frame,
     *,
     format: Format | None = None,  # noqa: A002
     map: Mapping[str, str] | None = None,  # noqa: A002
@@ -36,7 +48,7 @@ def read(
 
 
 def read_rows(
-    path_or_file: Source,
+    path_or_file: Source | Frame,
     *,
     format: Format | None = None,  # noqa: A002
     map: Mapping[str, str] | None = None,  # noqa: A002
@@ -47,10 +59,12 @@ def read_rows(
 ) -> Iterator[Row | Refused]:
     """The rows of a file, each as a request or as a refusal that names its line; good rows go on after bad ones.
 
-    The source is a path, "-" for standard input, or an open file. The format is the argument, else the suffix (.jsonl
-    .ndjson .csv .txt .text); without a suffix, and for "-" and open files, it is jsonl if the first character that is
-    not blank is "{", else text. JSONL whose first line has a custom_id and a body is read as openai-batch, unless
-    columns are mapped. Blank lines are skipped, a byte order mark is ignored, and one line is held in memory.
+    The source is a path, "-" for standard input, an open file, or a data frame (of pandas, polars, pyarrow: anything
+    with Arrow's stream interface). The format of a file is the argument, else the suffix (.jsonl .ndjson .csv .txt
+    .text .parquet); without a suffix, and for "-" and open files, it is jsonl if the first character that is not blank
+    is "{", else text. JSONL whose first line has a custom_id and a body is read as openai-batch, unless
+    columns are mapped. Blank lines are skipped, a byte order mark is ignored, and one line is held in memory, or a
+    batch of rows of Parquet and of a frame.
 
     With `map` (field -> column) or `task` (a template over columns: "Classify: {text}", "{{" for a brace) a row is a
     set of columns, and those neither mapped nor used are carried, in the file's order. Otherwise its keys are those of
@@ -62,13 +76,18 @@ def read_rows(
     A line of an OpenAI batch file says everything itself, so `map`, `task` and `system` are refused; its custom_id is
     required, and once in the file (these are held in memory).
 
+    Parquet and frames need pyarrow, and Parquet a file that can be sought in. A row's line is its number from 1. Their
+    values become what JSON has (docs/enqueue.md says how), and fields that are no text may be text as in CSV.
+
     A mapped `task` must be text, while a template writes numbers too, and refuses a row that has nothing to write;
     whole numbers serve as custom_id, key and label.
     Raises UsageError for arguments at once, and while reading for what spoils the whole file: unreadable, compressed,
-    binary, not UTF-8 at all (UTF-16 is named), an endless line, no rows, a CSV header that cannot serve.
+    binary, not UTF-8 at all (UTF-16 is named), an endless line, no rows, columns that cannot serve.
     """
     if format is not None and format not in FORMATS:
         raise UsageError(f"format: found {found(format)}, wanted one of {', '.join(FORMATS)}")
+    if format is not None and isinstance(path_or_file, Frame):
+        raise UsageError(f"format: found {format} with a data frame, wanted none; a frame is no file")
     shape = Shape(
         by_columns=map is not None or task is not None,
         map=checked_map(map or {}, task, system),
@@ -89,9 +108,24 @@ def _whole(rows: Iterator[Row | Refused], title: str) -> Iterator[Request]:
         yield Request(**{name: getattr(row, name) for name in ("work", *REQUEST_FIELDS)})
 
 
-def _rows(source: Source, format_: Format | None, shape: Shape) -> Iterator[Row | Refused]:
+def _rows(source: Source | Frame, format_: Format | None, shape: Shape) -> Iterator[Row | Refused]:
     title = title_of(source)
+    has_rows = False
+    for row in _any_rows(source, format_, shape, title):
+        has_rows = True
+        yield row
+    if not has_rows:
+        raise UsageError(f"{title}: found no rows below the header, wanted at least one")
+
+
+def _any_rows(source: Source | Frame, format_: Format | None, shape: Shape, title: str) -> Iterator[Row | Refused]:
+    if isinstance(source, Frame):
+        yield from frame_rows(source, shape, title)
+        return
     with opened(source, title) as file:
+        if format_ == "parquet" or (format_ is None and SUFFIXES.get(suffix_of(source)) == "parquet"):
+            yield from parquet_rows(file, shape, title)
+            return
         lines = lines_of(file, title)
         # A file that is blank throughout has no first line, and no format to tell.
         first = next(((number, line) for number, line in lines if line.strip()), None)
@@ -101,9 +135,4 @@ def _rows(source: Source, format_: Format | None, shape: Shape) -> Iterator[Row 
         if format_ is None and kind == "jsonl" and not shape.by_columns and begins_a_batch(first[1]):
             kind = "openai-batch"
         reader = {"jsonl": jsonl, "csv": csv_table, "text": text, "openai-batch": openai_batch}[kind]
-        has_rows = False
-        for row in reader(chain([first], lines), shape, title):
-            has_rows = True
-            yield row
-        if not has_rows:
-            raise UsageError(f"{title}: found no rows below the header, wanted at least one")
+        yield from reader(chain([first], lines), shape, title)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import chain
@@ -32,6 +32,8 @@ TEXT_COLUMN = "text"
 
 ROW_KEYS = (*PROMPT_FIELDS, *REQUEST_FIELDS)
 """What a row may be made of: the fields of a Prompt and those of its Request."""
+
+_REASON_CHARS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,10 @@ class Shape:
                 raise UsageError(f"{title}: {_not_a_key(name)}")
 
     def row(self, columns: Mapping[str, Any], line: int, *, are_cells: bool = False) -> Row:
-        """The request that these columns ask. `are_cells` says that the values are cells of a CSV file."""
+        """The request that these columns ask. `are_cells` says that the values are cells of a table.
+
+        A cell cannot be left out, so an empty text is no value; and fields that are no text may be written as one.
+        """
         said = self._mapped(columns) if self.by_columns else self._keyed(columns)
         if are_cells:
             said = {name: _from_cell(name, value) for name, value in said.items() if value != ""}
@@ -165,6 +170,24 @@ class BatchShape:
         return Row(work, custom_id=custom_id, line=line)
 
 
+def attempt(
+    shape: Shape | BatchShape,
+    line: int,
+    columns_of: Callable[[Any], Mapping[str, Any]],
+    raw: object,
+    *,
+    are_cells: bool = False,
+) -> Row | Refused:
+    """The row, or why there is none."""
+    try:
+        return shape.row(columns_of(raw), line, are_cells=are_cells)
+    except UsageError as problem:
+        reason = str(problem)
+    except RecursionError:
+        reason = "found deeper nesting than can be read"
+    return Refused(line, reason if len(reason) <= _REASON_CHARS else f"{reason[:_REASON_CHARS]}…")
+
+
 def _not_a_key(name: str) -> str:
     return f"{unknown_key(name, ROW_KEYS)}; a column of your own needs a map or a template"
 
@@ -186,19 +209,35 @@ def checked_map(given: Mapping[str, str], task: str | None, system: str | None) 
 
 
 def schema_of(given: object) -> dict[str, Any] | None:
-    """A schema that is given as a mapping or as the path of a JSON file."""
+    """A schema that is given as a mapping or as the path of a JSON file; UsageError for one that cannot be asked."""
     if not isinstance(given, (str, os.PathLike)):
-        return mapping_of(given, "schema")
+        return _checked_schema(mapping_of(given, "schema"), "schema")
     path = Path(cast("str | os.PathLike[str]", given))
     try:
         value = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as problem:
         raise UsageError(f"schema: cannot read {str(path)[-80:]!r}: {why(problem)}; wanted a JSON file") from problem
-    return mapping_of(value, "schema")
+    where = f"schema: {str(path)[-80:]!r}"
+    if not isinstance(value, dict):
+        raise UsageError(f'{where}: found {found(value)}, wanted an object such as {{"type": "object", …}}')
+    return _checked_schema(mapping_of(cast("dict[str, Any]", value), "schema"), where)
 
 
-def _from_cell(target: str, cell: str) -> Any:
-    """What the text of a CSV cell says for a field that is not text."""
+def _checked_schema(schema: dict[str, Any] | None, where: str) -> dict[str, Any] | None:
+    """The schema, if answers can be held against it: it stands beside every row, so it is looked at once, here."""
+    if schema is None:
+        return None
+    from millpond.lanes.answer import refuse_schema  # loads jsonschema, which most reading does without
+
+    if refusal := refuse_schema(schema):
+        raise UsageError(f"{where}: found no JSON Schema that can be asked: {refusal[:200]}")
+    return schema
+
+
+def _from_cell(target: str, cell: Any) -> Any:
+    """What the text of a cell says for a field that is not text."""
+    if not isinstance(cell, str):
+        return cell
     if target in ("messages", "schema", "tools", "params", "carried"):
         return _cell_json(target, cell)
     if target in ("tags", "images") and cell.lstrip().startswith("["):

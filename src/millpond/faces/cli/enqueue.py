@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from millpond.store.enqueue import Asked
 
 STDIN = "-"
-FORMATS = ("jsonl", "csv", "text", "openai-batch")
+FORMATS = ("jsonl", "csv", "text", "parquet", "openai-batch")
 SHOWN_REFUSALS = 20
 """So many lines of refused rows stand on a terminal; a file (2> FILE) gets them all."""
 
@@ -105,7 +105,7 @@ def enqueue(
     fresh: bool,
     strict: bool,
 ) -> None:
-    """Put the rows of JSONL, CSV, text or OpenAI batch files into the queue; - or a pipe is standard input.
+    """Put the rows of JSONL, CSV, text, Parquet or OpenAI batch files into the queue; - or a pipe is standard input.
 
     Prints one job id a row, in the order of the file, as soon as it is durable. Rows that are refused are named by line
     and reason, and the others go in all the same (exit 1). Columns that are neither mapped nor used in a template are
