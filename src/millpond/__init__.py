@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         Submission,
     )
     from millpond.rules.policy import Policy
+    from millpond.tables import results_table
 
     __version__: str
 
@@ -85,6 +86,7 @@ __all__ = [
     "UsageError",
     "batch_lines",
     "read",
+    "results_table",
 ]
 
 _ROOMS = {
@@ -97,6 +99,7 @@ _ROOMS = {
     " QueueBusy QueueUnavailable Retryable Saturated SchemaTooNew SettingsError Undeliverable UnknownLane UsageError",
     "millpond.rules.job": "Attempt BulkReport Event Image Job Lease Prompt Receipt Reply Request Result Submission",
     "millpond.rules.policy": "Policy",
+    "millpond.tables": "results_table",
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}
 

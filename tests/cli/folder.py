@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,10 @@ class Mill:
         assert result.exit_code == code, f"millpond {' '.join(words)}: exit {result.exit_code}\n{result.output}"
         return result
 
-    def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
-        """Start it as a process of its own."""
+    def start(
+        self, *words: str, preexec_fn: Callable[[], None] | None = None, **environment: str
+    ) -> subprocess.Popen[str]:
+        """Start it as a process of its own; `preexec_fn` is called in it before the program is."""
         return subprocess.Popen(
             [sys.executable, "-m", "millpond", *words],
             cwd=self.folder,
@@ -48,11 +51,14 @@ class Mill:
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
             text=True,
+            preexec_fn=preexec_fn,
         )
 
-    def process(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def process(
+        self, *words: str, preexec_fn: Callable[[], None] | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run it as a process of its own, to its end."""
-        started = self.start(*words, **environment)
+        started = self.start(*words, preexec_fn=preexec_fn, **environment)
         out, err = started.communicate(timeout=60)
         return subprocess.CompletedProcess(started.args, started.returncode, out, err)
 

@@ -49,6 +49,7 @@ from millpond import (
     __version__,
     batch_lines,
     read,
+    results_table,
 )
 from millpond.engine.drain import Drainer
 from millpond.engine.owner import Holder
@@ -59,6 +60,11 @@ from millpond.testing import FakeClock, ScriptedLane
 
 class Greet(BaseModel):
     name: str
+
+
+class Frame:
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        raise NotImplementedError
 
 
 def shout(work: Prompt, *, idempotency_key: str, attempt_no: int, deadline_ms: int) -> Reply:
@@ -126,6 +132,8 @@ def door(queue: Queue, policy: Policy) -> None:
     rows = read("animals.csv", format="csv", map={"custom_id": "id"}, task="…", system=None, schema={}, params={})
     assert_type(rows, Iterator[Request])
     queue.enqueue_many(rows, strict=True)
+    queue.enqueue_many(read(Frame(), task="{text}"))
+    results_table(queue, "s", failed=True, since="2h").to_pandas()
 
 
 def looking(queue: Queue, receipt: Receipt) -> None:

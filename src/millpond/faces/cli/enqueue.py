@@ -144,12 +144,14 @@ def enqueue(
     for source in sources:  # what cannot be read at all is refused before anything is made or taken in
         if key is not None:
             begun[source] = _single(read(source))
-        elif not _is_stream(source):
+        elif _is_stream(source):
+            begun[source] = read(source)
+        else:
             next(read(source))
     code = 0
     with given.open() as queue:
         for source in sources:
-            rows = (_fill(row, model, intent) for row in begun.get(source) or read(source))
+            rows = (_fill(row, model, intent) for row in begun.pop(source, None) or read(source))
             enter = _Entry(queue, given, source, defaults, name or _name(source), each=each, strict=strict)
             code = max(code, enter.all(rows))
     ctx.exit(code)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import fields
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -23,8 +21,18 @@ if TYPE_CHECKING:
     from millpond.rules.job import Result
 
 BATCH = "openai-batch"
-FORMATS = ("jsonl", "csv", BATCH)
-SUFFIXES = {"": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
+FORMATS = ("jsonl", "csv", "parquet", BATCH)
+SUFFIXES = {
+    "": "jsonl",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
+
+Form = Literal["t", "b"]
+"""How a file is opened: as text, or as bytes."""
 
 
 @click.command()
@@ -51,11 +59,14 @@ def results(
 ) -> None:
     """Answers of a submission (its name, or its number), or of all, in the order in which they were asked.
 
-    Tokens and cost stand only on the request that paid. In CSV the carried columns stand first, under their own names.
+    Tokens and cost stand only on the request that paid. In CSV and Parquet the carried columns stand first, under their
+    own names, then the properties of answers that were asked with a schema.
     As openai-batch, a submission's answers are an output file, and what failed or was cancelled an error file.
     """
     _check_batch(format_, submission, failed=failed, since=since, output=output, errors=errors)
     kind = format_ or _format_of(output)
+    if kind == "parquet" and not _is_file(output):
+        raise UsageError("--format parquet: found no -o FILE, wanted one; Parquet is no text, and is read from its end")
     with given.look() as queue:
         which = int(submission) if submission is not None and submission.isdecimal() else submission
         if kind == BATCH:
@@ -63,9 +74,9 @@ def results(
             _write_batch(given, queue, which, failed, output, errors)
             return
         found = queue.results(which, failed=failed, since=since)
-        write = _write_csv if kind == "csv" else _write_jsonl
-        with _to(output) as file:
-            n = write(found, file)
+        write, form = _WRITERS[kind]
+        with _to(output, form) as file:
+            n = write(queue, found, file)
         if _is_file(output):
             terminal.warn(f"wrote {_counted(n, 'result')} to {output}")
             if lacks := _lacks(queue, which, failed=failed, is_since=since is not None):
@@ -157,7 +168,7 @@ def _lacks(queue: Queue, which: int | str | None, *, failed: bool, is_since: boo
     return [f"{n:,} {what}" for n, what in parts if n]
 
 
-def _write_jsonl(found: Iterable[Result], file: IO[str]) -> int:
+def _write_jsonl(queue: Queue, found: Iterable[Result], file: IO[str]) -> int:
     n = 0
     for result in found:
         file.write(terminal.as_json(result) + "\n")
@@ -165,43 +176,22 @@ def _write_jsonl(found: Iterable[Result], file: IO[str]) -> int:
     return n
 
 
-def _write_csv(found: Iterable[Result], file: IO[str]) -> int:
-    """Spool first: which columns there are is known after the last result."""
-    import json
+def _write_csv(queue: Queue, found: Iterable[Result], file: IO[str]) -> int:
+    from millpond.tables import spooled
 
-    own = [field for one in _columns() for field in one]
-    carried: dict[str, None] = {}
-    with TemporaryFile("w+", encoding="utf-8", prefix="millpond-") as spool:
-        n = 0
-        for result in found:
-            carried.update(dict.fromkeys(result.carried or {}))
-            spool.write(terminal.as_json(result) + "\n")
-            n += 1
-        spool.seek(0)
-        # A carried column may bear the name of one of ours; both are kept.
-        names = {name: f"carried.{name}" if name in own else name for name in carried}
-        table = csv.writer(file)
-        table.writerow([*names.values(), *own])
-        for line in spool:
-            row: dict[str, Any] = json.loads(line)
-            given: dict[str, Any] = row["carried"] or {}
-            table.writerow([*(_cell(given.get(name)) for name in names), *(_own_cell(row, name) for name in own)])
-    return n
+    with spooled(queue, found) as table:
+        lines = csv.writer(file)
+        lines.writerow(column.name for column in table.columns)
+        lines.writerows([_cell(value) for value in row] for row in table.rows())
+        return table.rows_count
 
 
-def _columns() -> Iterator[tuple[str, ...]]:
-    from millpond.rules.job import Result
+def _write_parquet(queue: Queue, found: Iterable[Result], file: IO[bytes]) -> int:
+    from millpond.tables import spooled, write_parquet
 
-    for field in fields(Result):
-        if field.name != "carried":
-            yield ("error_code", "error_message") if field.name == "error" else (field.name,)
-
-
-def _own_cell(row: dict[str, Any], name: str) -> str:
-    if name in ("error_code", "error_message"):
-        error: dict[str, Any] = row["error"] or {}
-        return _cell(error.get(name.removeprefix("error_")))
-    return _cell(row[name])
+    with spooled(queue, found) as table:
+        write_parquet(table, file)
+        return table.rows_count
 
 
 def _cell(value: Any) -> str:
@@ -209,6 +199,14 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else terminal.as_json(value)
+
+
+_WRITERS: Mapping[str, tuple[Callable[[Queue, Iterable[Result], Any], int], Form]] = {
+    "jsonl": (_write_jsonl, "t"),
+    "csv": (_write_csv, "t"),
+    "parquet": (_write_parquet, "b"),
+}
+"""Format -> what writes it and says how many results there were, and how its file is opened."""
 
 
 class _Hiding:
@@ -224,9 +222,9 @@ def _is_file(path: Path | None) -> bool:
     return path is not None and str(path) != "-"
 
 
-def _to(path: Path | None) -> AbstractContextManager[Any]:
+def _to(path: Path | None, form: Form = "t") -> AbstractContextManager[Any]:
     """Where results go: a file that appears whole, or stdout."""
-    return _stdout() if path is None or str(path) == "-" else _whole(path)
+    return _stdout() if path is None or str(path) == "-" else _whole(path, form)
 
 
 @contextmanager
@@ -236,20 +234,21 @@ def _stdout() -> Generator[Any]:
 
 
 @contextmanager
-def _whole(path: Path) -> Generator[IO[str]]:
+def _whole(path: Path, form: Form = "t") -> Generator[IO[Any]]:
     """A file that appears whole or not at all: written beside it, made durable, renamed over it.
 
     What is no regular file (a pipe, a device) is written to as it stands. Raises QueueUnavailable naming the file.
     """
     target = Path(os.path.realpath(path))
+    text: dict[str, Any] = {"encoding": "utf-8", "newline": ""} if form == "t" else {}
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         if target.exists() and not target.is_file():
-            with target.open("w", encoding="utf-8", newline="") as file:
+            with target.open(f"w{form}", **text) as file:
                 yield file
             return
         try:
-            with beside.open("x", encoding="utf-8", newline="") as file:
+            with beside.open(f"x{form}", **text) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
