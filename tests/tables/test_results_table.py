@@ -117,6 +117,15 @@ def test_rows_of_several_schemas_share_the_columns_of_all(queue: Queue) -> None:
     assert table.column("n").to_pylist() == [1.0, 0.5]
 
 
+def test_an_integer_that_was_written_with_a_point_is_an_integer(queue: Queue) -> None:
+    schema = {"properties": {"n": {"type": "integer"}, "ns": {"type": "array", "items": {"type": "integer"}}}}
+    answer_all(queue, {"a": {"n": 5.0, "ns": [5.0, 6]}, "b": {"n": 6, "ns": []}}, schema)
+    table = results_table(queue)
+    assert [table.schema.field(name).type for name in ("n", "ns")] == [pa.int64(), pa.list_(pa.int64())]
+    assert table.select(["n", "ns"]).to_pylist() == [{"n": 5, "ns": [5, 6]}, {"n": 6, "ns": []}]
+    assert [row["n"] for row in csv_rows(queue)] == ["5", "6"]
+
+
 def test_a_value_that_no_type_holds_is_kept_as_json(queue: Queue) -> None:
     schema = {"properties": {"n": {"type": "integer"}}}
     answer_all(queue, {"a": {"n": 1}, "b": {"n": 2**70}}, schema)

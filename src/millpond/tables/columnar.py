@@ -53,7 +53,7 @@ def _type(kind: Kind) -> Any:
             return pyarrow.bool_()
         case "int" | "long":
             return pyarrow.int64()
-        case "float":
+        case "float" | "whole":
             return pyarrow.float64()
         case "list":
             return pyarrow.list_(_type(kind.item or NULL))
@@ -98,5 +98,7 @@ def _stored(value: Any, kind: Kind) -> Any:
             return [_stored(item, kind.item or NULL) for item in value]
         case "object":
             return {name: _stored(value.get(name), field) for name, field in (kind.fields or {}).items()}
+        case "int":
+            return int(value)
         case _:
             return value

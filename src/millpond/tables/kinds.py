@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Literal, cast
 
-Name = Literal["null", "bool", "int", "long", "float", "text", "list", "object", "json"]
+Name = Literal["null", "bool", "int", "long", "whole", "float", "text", "list", "object", "json"]
 
 MAX_DEPTH = 16
 MAX_FIELDS = 100
@@ -25,7 +25,11 @@ _INT64 = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of values, null always among them. A `long` is a whole number that a double may not hold exactly."""
+    """A type of values, null always among them.
+
+    Among numbers, `long` are whole ones that a double may not hold exactly, and `whole` are those of which some were
+    written as 5.0: JSON Schema takes that for an integer.
+    """
 
     name: Name
     item: Kind | None = None
@@ -36,11 +40,15 @@ class Kind:
     """Of an object: whether every one of them had all of the fields."""
 
 
-NULL, BOOL, INT, LONG, FLOAT, TEXT, JSON = map(Kind, ("null", "bool", "int", "long", "float", "text", "json"))
+NULL, BOOL, INT, LONG, WHOLE, FLOAT, TEXT, JSON = map(
+    Kind, ("null", "bool", "int", "long", "whole", "float", "text", "json")
+)
 
 _WIDER: Mapping[frozenset[str], Kind] = {
     frozenset({"int", "long"}): LONG,
+    frozenset({"int", "whole"}): WHOLE,
     frozenset({"int", "float"}): FLOAT,
+    frozenset({"whole", "float"}): FLOAT,
 }
 
 
@@ -53,7 +61,7 @@ def of_value(value: Any, depth: int = 0) -> Kind:
             return INT
         return LONG if -_INT64 <= value < _INT64 else JSON
     if isinstance(value, float):
-        return FLOAT
+        return WHOLE if value.is_integer() and abs(value) <= _EXACT_IN_DOUBLE else FLOAT
     if isinstance(value, str):
         return TEXT
     if value is None:
@@ -103,6 +111,10 @@ def settle(said: Kind | None, seen: Kind) -> Kind:
     return _without_guesses(both(said, seen) if said is not None else seen)
 
 
+_HELD_TOO: Mapping[Name, tuple[Name, ...]] = {"int": ("long", "whole"), "float": ("int", "whole")}
+"""What else a column of numbers holds as it is. A column of integers that has long ones has no whole ones beside."""
+
+
 def admits(said: Kind, seen: Kind) -> bool:
     """Whether a column of the one kind holds all values of the other as they are."""
     if "json" in (said.name, seen.name):
@@ -112,11 +124,13 @@ def admits(said: Kind, seen: Kind) -> bool:
     if said.name == seen.name == "object":
         known = said.fields or {}
         return all(name in known and admits(known[name], kind) for name, kind in (seen.fields or {}).items())
-    return seen.name in ("null", said.name) or (said.name, seen.name) in (("int", "long"), ("float", "int"))
+    return seen.name in ("null", said.name) or seen.name in _HELD_TOO.get(said.name, ())
 
 
 def _without_guesses(kind: Kind) -> Kind:
-    """The kind with JSON for objects that had not all the same fields."""
+    """The kind with JSON for objects that had not all the same fields, and doubles for numbers that nobody named."""
+    if kind == WHOLE:
+        return FLOAT
     if kind.name == "list":
         return replace(kind, item=_without_guesses(kind.item or NULL))
     if kind.name != "object":

@@ -80,7 +80,12 @@ class Table:
             row: dict[str, Any] = json.loads(line)
             data = row["own"]["data"]
             row["data"] = data if isinstance(data, dict) else {}
-            yield [row[column.place].get(column.key) for column in self.columns]
+            yield [_typed(row[column.place].get(column.key), column.kind) for column in self.columns]
+
+
+def _typed(value: Any, kind: Kind) -> Any:
+    """The value; a whole number of a column of such, which JSON may have as 5.0, without its fraction."""
+    return int(value) if kind == INT and isinstance(value, float) else value
 
 
 @contextmanager
