@@ -24,6 +24,7 @@ from millpond.lanes.fit import cannot, content_parts, refusal
 from millpond.lanes.lane import Call
 from millpond.lanes.wire import Exchange, open_client, post
 from millpond.rules.errors import SettingsError
+from millpond.rules.estimate import model_of
 from millpond.rules.evidence import Evidence, Failure
 from millpond.rules.job import Image, Prompt, Reply
 from millpond.rules.policy import LanePolicy
@@ -124,7 +125,7 @@ def request_body(policy: LanePolicy, prompt: Prompt) -> dict[str, Any]:
         raise CannotAsk(cannot("permanent", "bad_params", words))
     if refused := refusal(policy, prompt):
         raise CannotAsk(refused)
-    if model := _model(policy, prompt):
+    if model := model_of(prompt, policy):
         body["model"] = model
     body["messages"] = _messages(prompt)
     _cap_output(body, policy)
@@ -139,12 +140,6 @@ def request_body(policy: LanePolicy, prompt: Prompt) -> dict[str, Any]:
     else:
         body.pop("stream_options", None)
     return {name: value for name, value in body.items() if value is not None}
-
-
-def _model(policy: LanePolicy, prompt: Prompt) -> str:
-    """The model as the provider knows it: the one the caller named, through the lane's aliases, else the lane's own."""
-    model = policy.model if prompt.model is None else prompt.model
-    return policy.models.get(model, model)
 
 
 def _messages(prompt: Prompt) -> list[dict[str, Any]]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from millpond.rules.admission import closing
 from millpond.rules.effects import ACCEPT, UNROUTED, Ending, Heard, Then
+from millpond.rules.estimate import model_of, output_limit, tokens_in
 from millpond.rules.evidence import Evidence
-from millpond.rules.identity import canonical
-from millpond.rules.job import Outcome, Prompt, Usage
+from millpond.rules.job import Outcome, Usage
 from millpond.rules.outcome import Classified, classify
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.price import Cost, cost, worst_case
@@ -96,9 +96,13 @@ def bill(outcome: Outcome, evidence: Evidence, lane: LanePolicy, now_ms: int) ->
 def worst_bill(work: Any, lane: LanePolicy, now_ms: int) -> Cost | None:
     """The most that a call whose end is unknown can have cost; None where price or output is unbounded.
 
-    No token is shorter than a byte, so the work's own bytes bound its input; a picture's tokens are not bounded so.
+    The same bounds as an estimate's worst, for one call.
     """
-    tokens_in = len(canonical(work)) if isinstance(work, Prompt) and not work.images else None
     return worst_case(
-        tokens_in, lane.max_output_tokens, lane.price, model=lane.model or None, base_url=lane.base_url, when_ms=now_ms
+        tokens_in(work).worst,
+        output_limit(work, lane),
+        lane.price,
+        model=model_of(work, lane) or None,
+        base_url=lane.base_url,
+        when_ms=now_ms,
     )
