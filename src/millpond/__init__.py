@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from millpond.async_queue import AsyncQueue
     from millpond.batchfile import batch_lines
     from millpond.queue import Queue, read
+    from millpond.report.report import Report
     from millpond.report.status import Status
     from millpond.report.summary import Summary
     from millpond.rules.errors import (
@@ -72,6 +73,7 @@ __all__ = [
     "QueueUnavailable",
     "Receipt",
     "Reply",
+    "Report",
     "Request",
     "Result",
     "Retryable",
@@ -93,6 +95,7 @@ _ROOMS = {
     "millpond.async_queue": "AsyncQueue",
     "millpond.batchfile": "batch_lines",
     "millpond.queue": "Queue read",
+    "millpond.report.report": "Report",
     "millpond.report.status": "Status",
     "millpond.report.summary": "Summary",
     "millpond.rules.errors": "Ambiguous BudgetClosed KeyConflict LeaseLost LockHeld MillpondError MissingKey Permanent"

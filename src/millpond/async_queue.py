@@ -120,6 +120,7 @@ class AsyncQueue:
     counts = _awaited(Queue.counts)
     status = _awaited(Queue.status)
     explain = _awaited(Queue.explain)
+    report = _awaited(Queue.report)
     result = _awaited(Queue.result)
     results = _iterated(Queue.results)
     ledger = _iterated(Queue.ledger)

@@ -24,7 +24,8 @@ from millpond.intake import Defaults, each_samples, take
 from millpond.lanes.given import Lanes, choose_lanes
 from millpond.lanes.imported import load_target
 from millpond.paged import Paged, PageOrWait, by_pages
-from millpond.report import explain, status
+from millpond.report import explain, report, status
+from millpond.report.report import Report
 from millpond.report.status import Status
 from millpond.report.summary import Summary
 from millpond.rows import read as read
@@ -319,6 +320,13 @@ class Queue:
     def explain(self, job_id: int) -> str:
         """Why a job is where it is, its attempts with their evidence, and what comes next. Raises UsageError."""
         return explain.explain(self.store, self.policy, job_id, self.store.now_ms(), self.drainer())
+
+    def report(self) -> Report:
+        """What the ledger adds up to: tokens and executions an artifact, crossings, what was paid twice or saved.
+
+        Reads the ledger whole: seconds for a million attempts.
+        """
+        return report.build(self.store, self.policy)
 
     def results(
         self,

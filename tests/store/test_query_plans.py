@@ -60,6 +60,8 @@ HOT = {
 SMALL_TABLES = {"CONSTANT", "json_each", "lane_state", "owner", "tally"}
 """What may be read whole: never more than a handful of rows."""
 
+REPORT = "the report adds the ledger up, for a person who asks for it"
+
 READ_WHOLE = {
     "count_states": "the slow truth that doctor holds against the tally",
     "count_held": "the same",
@@ -68,6 +70,15 @@ READ_WHOLE = {
     "waiting_for_person": "its own subquery, which its limit bounds",
     "in_flight": "indexes of leased jobs and of calls listened to only, as many as there are calls",
     "calls_in_flight": "an index of open attempts only, as many as there are calls",
+    "report_lanes": REPORT,
+    "report_lane": REPORT,
+    "report_durations": REPORT,
+    "report_artifacts": REPORT,
+    "report_duplicates": REPORT,
+    "report_crossings": REPORT,
+    "report_saved": REPORT,
+    "report_rollup": REPORT,
+    "report_rollup_duplicates": REPORT,
 }
 SORTED = {
     "count_states": "seven groups",
@@ -76,6 +87,11 @@ SORTED = {
     "submission_states": "a group for each state, for showing",
     "waiting_for_person": "a group for each reason, for showing",
     "calls_in_flight": "a group for each lane",
+    "report_lanes": "the names of a few lanes",
+    "report_durations": "what its limit lets through",
+    "report_crossings": "one job's attempts, and the ids of jobs that crossed",
+    "report_rollup": "one job's artifact",
+    "report_rollup_duplicates": "one key's artifact",
 }
 
 

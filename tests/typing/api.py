@@ -34,6 +34,7 @@ from millpond import (
     QueueUnavailable,
     Receipt,
     Reply,
+    Report,
     Request,
     Result,
     Retryable,
@@ -147,6 +148,13 @@ def looking(queue: Queue, receipt: Receipt) -> None:
     assert_type(queue.counts(), dict[str, int])
     assert_type(queue.status(), Status)
     assert_type(queue.status().in_words(), str)
+    report = queue.report()
+    assert_type(report, Report)
+    assert_type(report.in_words(), str)
+    assert_type(report.tokens_per_artifact, float | None)
+    assert_type(report.paid_twice.known_usd, Decimal)
+    assert_type(report.by_lane["free"].ambiguous_rate, float | None)
+    assert_type(report.seed.duplicates, Mapping[str, int])
     assert_type(queue.explain(1), str)
     assert_type(queue.results("s", failed=True, since="2h"), Iterator[Result])
     result = queue.result(receipt)
@@ -179,6 +187,7 @@ def draining(queue: Queue, policy: Policy) -> None:
     summary = queue.drain(policy, lanes=shout, max_jobs=3, until_empty=True)
     assert_type(summary, Summary)
     assert_type(summary.paid_twice_usd, Decimal | None)
+    assert_type(summary.untold, int)
     assert_type(summary.holder, str | None)
     assert_type(summary.reason, Literal["empty", "idle", "max_jobs", "budget", "stopped", "signal", "lock_held"])
     queue.drain(lanes=greet, daemon=True)

@@ -195,7 +195,7 @@ class _Flight:
             effect = replace(effect, ending=end(heard, self.ground.policy.lane(effect.lane), self.ground.policy))
             effect = replace(effect, then=steps.Then("release", next_lane=steps.UNROUTED))
             settled = await self._write_end(effect)
-        self.ground.tab.ended(effect.lane, effect.ending)
+        self.ground.tab.ended(effect.lane, effect.uid, effect.ending)
         self._report(effect, settled)
 
     async def _write_end(self, effect: steps.Settle) -> settle.Settled:

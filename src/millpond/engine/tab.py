@@ -10,6 +10,7 @@ from decimal import Decimal
 from millpond.report.summary import LaneSummary, Reason, Summary
 from millpond.rules.admission import NOTHING_YET, InARow
 from millpond.rules.effects import Ending
+from millpond.rules.job import Usage
 from millpond.rules.price import Cost
 from millpond.rules.verdict import WORKED
 
@@ -23,6 +24,7 @@ class LaneTab:
     outcomes: dict[str, int] = field(default_factory=lambda: defaultdict[str, int](int))
     tokens_in: int = 0
     tokens_out: int = 0
+    untold: int = 0
     spent: Decimal = Decimal(0)
     unpriced: int = 0
     in_a_row: InARow = NOTHING_YET
@@ -36,6 +38,7 @@ class LaneTab:
             saturated=self.outcomes["saturated"],
             tokens_in=self.tokens_in,
             tokens_out=self.tokens_out,
+            untold=self.untold,
             spent_usd=self.spent,
             unpriced=self.unpriced,
         )
@@ -59,20 +62,23 @@ class Tab:
         """Journeys under way over all lanes."""
         return sum(lane.in_flight for lane in self.lanes.values())
 
-    def ended(self, lane: str, ending: Ending) -> None:
-        """An attempt came to an end."""
+    def ended(self, lane: str, uid: str, ending: Ending) -> None:
+        """An attempt came to an end, or to one that is known where it was unknown before."""
         tab = self.lanes[lane]
         tab.attempts += 1
         tab.outcomes[ending.outcome] += 1
         tab.in_a_row = tab.in_a_row.and_then(ending.classified)
-        usage = ending.evidence.usage or (ending.evidence.reply.usage if ending.evidence.reply else None)
-        if usage is not None:
-            tab.tokens_in += usage.tokens_in or 0
-            tab.tokens_out += usage.tokens_out or 0
+        usage = ending.evidence.usage or (ending.evidence.reply.usage if ending.evidence.reply else Usage())
+        tab.tokens_in += usage.tokens_in or 0
+        tab.tokens_out += usage.tokens_out or 0
+        may_have_worked = ending.outcome in WORKED or ending.outcome == "ambiguous"
+        tab.untold += may_have_worked and None in (usage.tokens_in, usage.tokens_out)
         if ending.cost is not None:
             tab.spent += ending.cost.usd
-        elif ending.outcome in WORKED or ending.outcome == "ambiguous":
+        else:  # a refusal without usage is priced 0, so whatever has no price here did work
             tab.unpriced += 1
+        if ending.outcome not in ("ok", "ambiguous"):
+            self.again.pop(uid, None)  # it brought nothing, so another call of its key had to be paid for anyway
 
     def answered(self, uid: str, requests: int, cost: Cost | None) -> None:
         """A job became done by this attempt; all its requests but the first were saved a call of their own."""
@@ -105,6 +111,7 @@ class Tab:
             attempts=sum(lane.attempts for lane in lanes.values()),
             tokens_in=sum(lane.tokens_in for lane in lanes.values()),
             tokens_out=sum(lane.tokens_out for lane in lanes.values()),
+            untold=sum(lane.untold for lane in lanes.values()),
             spent_usd=sum((lane.spent_usd for lane in lanes.values()), Decimal(0)),
             unpriced=sum(lane.unpriced for lane in lanes.values()),
             saved_by_dedup=self.saved,

@@ -14,7 +14,10 @@ Reason = Literal["empty", "idle", "max_jobs", "budget", "stopped", "signal", "lo
 
 @dataclass(frozen=True, slots=True)
 class LaneSummary:
-    """One lane's part of a drain. `spent_usd` counts calls with a known price; `unpriced` those without."""
+    """One lane's part of a drain. `spent_usd` counts calls with a known cost, `unpriced` those without.
+
+    `untold` counts calls that did the work, or may have, and whose tokens nobody told: then the tokens are too few.
+    """
 
     attempts: int = 0
     ok: int = 0
@@ -22,6 +25,7 @@ class LaneSummary:
     saturated: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
+    untold: int = 0
     spent_usd: Decimal = Decimal(0)
     unpriced: int = 0
 
@@ -30,9 +34,11 @@ class LaneSummary:
 class Summary:
     """What a drain did (jobs, attempts, money) and what it left (`waiting` to `next_due_ms`, as the queue stands now).
 
-    `paid_twice` counts calls beyond the one that answered which may have been billed: late losers, and ambiguous
-    attempts after which policy paid again; calls on lanes priced 0 are never among them. `paid_twice_usd` is None where
-    one of them has no known price. `saved_usd` likewise.
+    `spent_usd` is the known part of what its calls cost, and `unpriced` how many it leaves out; `untold` how many the
+    tokens leave out. `saved_by_dedup` counts requests that it answered without a call of their own (what was reused at
+    the door cost no drain anything: see Report). `paid_twice` counts calls beyond the one that answered which may have
+    been billed: late losers, and ambiguous attempts after which policy paid again; calls on lanes priced 0 are never
+    among them. `paid_twice_usd` is None where one of them has no known price. `saved_usd` likewise.
     """
 
     done: int = 0
@@ -47,6 +53,7 @@ class Summary:
     attempts: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
+    untold: int = 0
     spent_usd: Decimal = Decimal(0)
     unpriced: int = 0
     saved_by_dedup: int = 0
@@ -71,18 +78,24 @@ class Summary:
         parts.append(f"spent {usd(self.spent_usd)}" + (f" + {self.unpriced:,} calls unpriced" if self.unpriced else ""))
         parts.append(f"saved by dedup {self.saved_by_dedup:,} ({usd(self.saved_usd)})")
         parts.append(f"paid twice {self.paid_twice:,}" + (f" ({usd(self.paid_twice_usd)})" if self.paid_twice else ""))
-        if self.done:
-            parts.append(f"{(self.tokens_in + self.tokens_out) // self.done:,} tokens/artifact")
+        tokens = self.tokens_in + self.tokens_out
+        if self.done and (tokens or not self.untold):
+            parts.append(f"{'at least ' if self.untold else ''}{tokens // self.done:,} tokens/artifact")
         left = [f"{name} {n:,}" for name in ("ready", "waiting", "offloaded") if (n := getattr(self, name))]
         if left:
             parts.append("left: " + ", ".join(left) + (f" ({self.held:,} held)" if self.held else ""))
         return " · ".join(parts)
 
 
+LEAST_SHOWN_USD = Decimal("0.0001")
+
+
 def usd(amount: Decimal | None) -> str:
-    """An amount for people: `$0.37`, four decimals below a dime, `unknown` where it is."""
+    """An amount for people: `$0.37`, four decimals below a dime, `unknown` where it is. Only nothing is `$0.00`."""
     if amount is None:
         return "unknown"
     if amount == 0:
         return "$0.00"
+    if 0 < amount < LEAST_SHOWN_USD:
+        return f"< ${LEAST_SHOWN_USD}"
     return f"${amount:,.2f}" if amount >= Decimal("0.10") else f"${amount:,.4f}"

@@ -473,3 +473,86 @@ WHERE v.submission_id = :submission_id AND v.position > :after ORDER BY v.positi
 
 -- name: result_of_request
 SELECT * FROM v_result WHERE request_id = :request_id
+
+-- --------------------------------------------------------------------------------------------------------- report
+-- Read once in a while by a person. Each reads its table whole, as sums: no rows are kept, sorted or handed over.
+
+-- name: report_lanes
+SELECT DISTINCT lane FROM attempt ORDER BY lane
+
+-- name: report_lane
+-- Ambiguous once: still, or until its reply came. Worked: may have been billed. Again: beyond the call that answers.
+SELECT count(*) AS attempts,
+  min(started_ms) AS since_ms,
+  sum(CASE WHEN outcome IS NULL THEN 1 ELSE 0 END) AS in_flight,
+  sum(CASE WHEN outcome = 'ok' THEN 1 ELSE 0 END) AS ok,
+  sum(CASE WHEN outcome = 'ambiguous' THEN 1 ELSE 0 END) AS ambiguous,
+  sum(CASE WHEN outcome = 'ambiguous' OR resolution IS NOT NULL THEN 1 ELSE 0 END) AS ambiguous_once,
+  sum(CASE WHEN outcome = 'saturated' THEN 1 ELSE 0 END) AS saturated,
+  sum(CASE WHEN outcome IS NOT NULL AND outcome NOT IN ('saturated', 'lane_down') THEN 1 ELSE 0 END) AS counted,
+  sum(CASE WHEN outcome IN ('ok', 'unusable', 'ambiguous') THEN 1 ELSE 0 END) AS executions,
+  sum(coalesce(tokens_in, 0)) AS tokens_in,
+  sum(coalesce(tokens_out, 0)) AS tokens_out,
+  sum(CASE WHEN outcome IN ('ok', 'unusable', 'ambiguous') AND (tokens_in IS NULL OR tokens_out IS NULL)
+    THEN 1 ELSE 0 END) AS untold,
+  sum(CASE WHEN cost_is_estimate = 0 THEN coalesce(cost, 0) ELSE 0 END) AS billed,
+  sum(CASE WHEN cost IS NOT NULL AND cost_is_estimate = 1 THEN 1 ELSE 0 END) AS estimates,
+  sum(CASE WHEN cost_is_estimate = 1 THEN coalesce(cost, 0) ELSE 0 END) AS estimated,
+  sum(CASE WHEN cost IS NULL AND (outcome IN ('ok', 'unusable', 'ambiguous')
+    OR outcome IS NOT NULL AND coalesce(tokens_in, 0) + coalesce(tokens_out, 0) > 0) THEN 1 ELSE 0 END) AS unpriced,
+  sum(CASE WHEN outcome = 'ok' AND resolution IS NOT NULL THEN 1 ELSE 0 END) AS late,
+  sum(CASE WHEN outcome = 'ok' AND hold_until_ms IS NOT NULL AND ended_ms > hold_until_ms THEN 1 ELSE 0 END)
+    AS late_after_hold,
+  sum(CASE WHEN outcome = 'ok' AND artifact_id IS NULL THEN 1 ELSE 0 END) AS lost,
+  sum(CASE WHEN (outcome = 'ok' AND artifact_id IS NULL OR outcome = 'ambiguous' AND resolution IN ('pin', 'same'))
+    AND cost > 0 THEN 1 ELSE 0 END) AS again,
+  sum(CASE WHEN outcome = 'ok' AND artifact_id IS NULL OR outcome = 'ambiguous' AND resolution IN ('pin', 'same')
+    THEN coalesce(cost, 0) ELSE 0 END) AS again_cost,
+  sum(CASE WHEN (outcome = 'ok' AND artifact_id IS NULL OR outcome = 'ambiguous' AND resolution IN ('pin', 'same'))
+    AND cost IS NULL THEN 1 ELSE 0 END) AS again_unpriced
+FROM attempt WHERE lane = :lane
+
+-- name: report_durations
+-- Nearest rank among the newest good answers of a lane, so that no more than so many are sorted.
+SELECT max(CASE WHEN place = (n + 1) / 2 THEN ms END) AS p50_ms,
+  max(CASE WHEN place = (n * 95 + 99) / 100 THEN ms END) AS p95_ms
+FROM (
+  SELECT ms, row_number() OVER (ORDER BY ms) AS place, count(*) OVER () AS n FROM (
+    SELECT ended_ms - started_ms AS ms FROM attempt WHERE lane = :lane AND outcome = 'ok' ORDER BY seq DESC LIMIT :limit
+  ) newest
+) ranked
+
+-- name: report_artifacts
+SELECT count(*) AS accepted, sum(CASE WHEN retired_ms IS NULL THEN 1 ELSE 0 END) AS in_force FROM artifact
+
+-- name: report_duplicates
+-- None, says the index one_in_force; asked all the same, since it is the promise.
+SELECT count(*) AS n FROM (
+  SELECT idempotency_key FROM artifact WHERE retired_ms IS NULL GROUP BY idempotency_key HAVING count(*) > 1) twice
+
+-- name: report_crossings
+-- Each step of a job from one lane to another, however often it goes to and fro.
+SELECT coalesce(sum(CASE WHEN lane <> lane_before THEN 1 ELSE 0 END), 0) AS crossings,
+  count(DISTINCT CASE WHEN lane <> lane_before THEN job_id END) AS crossed_jobs
+FROM (SELECT job_id, lane, lag(lane) OVER (PARTITION BY job_id ORDER BY seq) AS lane_before FROM attempt) walked
+
+-- name: report_saved
+-- Requests that were answered without a call of their own, and what the call that answered them cost.
+SELECT count(*) AS requests, coalesce(sum(t.cost), 0) AS cost,
+  coalesce(sum(CASE WHEN t.cost IS NULL AND t.lane NOT IN {list keys} THEN 1 ELSE 0 END), 0) AS unpriced
+FROM request r
+JOIN job j ON j.id = r.job_id JOIN artifact a ON a.id = j.artifact_id JOIN attempt t ON t.uid = a.attempt_uid
+WHERE r.disposition = :disposition AND r.withdrawn_ms IS NULL
+
+-- name: report_rollup
+-- The third seed's first query. As it was printed it sums booleans, which only SQLite does (tests run it beside this).
+SELECT count(*) AS jobs,
+  round(sum(tokens) * 1.0 / nullif(sum(artifacts), 0), 1) AS tokens_per_artifact,
+  round(sum(CASE WHEN free_attempts > 0 AND paid_attempts > 0 THEN 1 ELSE 0 END) * 1.0
+    / nullif(count(*), 0), 3) AS cross_lane_per_job
+FROM job_rollup
+
+-- name: report_rollup_duplicates
+-- The third seed's second query.
+SELECT idem_key, count(DISTINCT artifact_id) AS n FROM job_attempt WHERE artifact_id IS NOT NULL
+GROUP BY idem_key HAVING count(DISTINCT artifact_id) > 1 ORDER BY idem_key LIMIT :limit

@@ -27,6 +27,7 @@ from millpond.store.lanes import LaneRow
 from millpond.store.moves import Fence
 from millpond.store.reclaim import Reclaimed
 from millpond.store.settle import Settled
+from millpond.store.sums import Sums, sums
 
 T = TypeVar("T")
 PAGE_ROWS = 500
@@ -341,6 +342,10 @@ class Store:
         while rows := self.db.read(lambda tx, at=after: tx.all(name, after=at, limit=PAGE_ROWS, **of)):
             yield from ledger.attempts(rows)
             after = rows[-1].seq
+
+    def sums(self, free_lanes: Sequence[str] = ()) -> Sums:
+        """The ledger added up, for the report: reads it whole, in one snapshot. See `sums.sums`."""
+        return self.db.read(partial(sums, free_lanes=free_lanes))
 
     def artifact(self, key: str) -> Artifact | None:
         """The artifact in force for a key, or None."""

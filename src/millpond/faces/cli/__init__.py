@@ -19,6 +19,7 @@ VERBS = {
     "explain": ("looking", "Why a job is not running, its attempts, what is next."),
     "submissions": ("looking", "List submissions, newest first."),
     "results": ("results", "Answers in the order in which they were asked."),
+    "report": ("report", "What the ledger adds up to: tokens, money, rework."),
     "retry": ("persons", "Ask again for failed or cancelled jobs."),
     "cancel": ("persons", "Cancel jobs."),
     "lanes": ("lanes", "Lanes and their state; open one that is down."),

@@ -127,6 +127,7 @@ def tell_summary(given: Given, summary: Summary, left: Sequence[str] = ()) -> No
     ahead = ["results -o out.jsonl"] if summary.done else []
     ahead += ["results --failed"] if summary.failed else []
     ahead += ["status"] if summary.ready or summary.waiting else []
+    ahead += ["report"] if summary.paid_twice or summary.unpriced else []
     if ahead:
         terminal.say("next: " + " · ".join(given.command(verb) for verb in ahead))
 
