@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,24 +127,61 @@ def enqueue(
     jobs: dict[int, _Job] = {}
     for one in asked:
         key = keys[one.idempotency_key]
-        if key.fingerprint not in (None, one.fingerprint):
-            plan.append(_conflict(one, key))
+        judged, retired = _judge(one, key, now_ms, max_age_ms)
+        if isinstance(judged, KeyConflict):
+            plan.append(judged)
             continue
-        key.fingerprint = one.fingerprint
-        if key.artifact is not None and (one.fresh or _is_stale(key.artifact, now_ms, max_age_ms)):
-            tx.all("retire_artifact", id=key.artifact.id, now_ms=now_ms, seq=last_seq)
-            note(tx, now_ms, "retire", data={"artifact_id": key.artifact.id})
-            key.artifact, key.job = None, None
-        disposition: Disposition = "reused" if key.artifact is not None else "joined" if key.job else "new"
+        if retired is not None:
+            tx.all("retire_artifact", id=retired.id, now_ms=now_ms, seq=last_seq)
+            note(tx, now_ms, "retire", data={"artifact_id": retired.id})
         if key.job is None:
             key.job = _new_job(one, key, last_seq, now_ms)
         key.job.take(one)
         jobs[id(key.job)] = key.job  # one key may have two here: the job of an artifact, and that of its retirement
-        plan.append(_Place(one, key.job, disposition, key.artifact))
+        plan.append(_Place(one, key.job, judged, key.artifact))
     standing = [job for job in jobs.values() if job.id]
     _insert_jobs(tx, [job for job in jobs.values() if not job.id], now_ms)
     _join_jobs(tx, standing, now_ms)
     return _insert_requests(tx, plan, submission_id, now_ms)
+
+
+def foresee(
+    tx: Transaction | None,
+    asked: Sequence[Asked],
+    before: Mapping[str, str],
+    *,
+    now_ms: int,
+    max_age_ms: int | None = None,
+) -> list[Disposition | KeyConflict]:
+    """What `enqueue` would answer now, and write nothing. `tx` None: there is no queue yet.
+
+    `before`: keys for which earlier requests of the same look would have made a job, with their fingerprints.
+    """
+    keys = {one.idempotency_key: _Key() for one in asked} if tx is None else _look_up(tx, asked, now_ms)
+    answers: list[Disposition | KeyConflict] = []
+    for one in asked:
+        key = keys[one.idempotency_key]
+        if one.idempotency_key in before:  # whatever answered it was retired by that request
+            key.fingerprint, key.artifact, key.job = before[one.idempotency_key], None, _Job(one)
+        judged, _ = _judge(one, key, now_ms, max_age_ms)
+        if not isinstance(judged, KeyConflict):
+            key.job = key.job or _Job(one)
+        answers.append(judged)
+    return answers
+
+
+def _judge(one: Asked, key: _Key, now_ms: int, max_age_ms: int | None) -> tuple[Disposition | KeyConflict, Any]:
+    """What becomes of a request by what stands under its key, and the artifact that it retires, if it does.
+
+    The key takes what the request changes: its fingerprint, and an artifact that no longer counts.
+    """
+    if key.fingerprint not in (None, one.fingerprint):
+        return _conflict(one, key), None
+    key.fingerprint = one.fingerprint
+    retired = None
+    if key.artifact is not None and (one.fresh or _is_stale(key.artifact, now_ms, max_age_ms)):
+        retired, key.artifact, key.job = key.artifact, None, None
+    return "reused" if key.artifact is not None else "joined" if key.job else "new", retired
 
 
 def _look_up(tx: Transaction, asked: Sequence[Asked], now_ms: int) -> dict[str, _Key]:

@@ -181,6 +181,22 @@ def answered(row: Any) -> Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """How long answers were, of one lane, route (intent or command type) and label: calls, and all their tokens."""
+
+    lane: str
+    route: str
+    label: str | None
+    calls: int
+    tokens_out: int
+
+
+def measured_answers(tx: Transaction, limit: int) -> list[Measured]:
+    """The good answers among the newest attempts of the ledger, whose tokens were told."""
+    return [Measured(**row._asdict()) for row in tx.all("measured_answers", limit=limit)]
+
+
+@dataclass(frozen=True, slots=True)
 class RequestRow:
     """A request as it stands on a job, for showing."""
 

@@ -474,6 +474,14 @@ WHERE v.submission_id = :submission_id AND v.position > :after ORDER BY v.positi
 -- name: result_of_request
 SELECT * FROM v_result WHERE request_id = :request_id
 
+-- name: measured_answers
+-- Of the newest attempts only: what answers are like is learnt without reading the ledger whole.
+SELECT newest.lane, coalesce(j.route, '') AS route, j.label, count(*) AS calls, sum(newest.tokens_out) AS tokens_out
+FROM (SELECT lane, job_id, outcome, tokens_out FROM attempt ORDER BY seq DESC LIMIT :limit) newest
+LEFT JOIN job j ON j.id = newest.job_id
+WHERE newest.outcome = 'ok' AND newest.tokens_out IS NOT NULL
+GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+
 -- --------------------------------------------------------------------------------------------------------- report
 -- Read once in a while by a person. Each reads its table whole, as sums: no rows are kept, sorted or handed over.
 

@@ -16,13 +16,13 @@ from millpond.rules.admission import Closing
 from millpond.rules.effects import Ending, Facts, Instead, Recorded, Then
 from millpond.rules.errors import KeyConflict, LeaseLost
 from millpond.rules.filters import Term
-from millpond.rules.job import Artifact, Attempt, Event, Job, Lease, OwnerRow, Receipt, Result, Submission
+from millpond.rules.job import Artifact, Attempt, Disposition, Event, Job, Lease, OwnerRow, Receipt, Result, Submission
 from millpond.rules.price import Cost
 from millpond.rules.router import Past
 from millpond.store import lanes, ledger, looking, persons, settle
 from millpond.store import lease as leasing
 from millpond.store import reclaim as owners
-from millpond.store.enqueue import CHUNK_REQUESTS, Asked, enqueue, open_submission
+from millpond.store.enqueue import CHUNK_REQUESTS, Asked, enqueue, foresee, open_submission
 from millpond.store.lanes import LaneRow
 from millpond.store.moves import Fence
 from millpond.store.reclaim import Reclaimed
@@ -109,6 +109,12 @@ class Store:
             ]
 
         return self.db.write(whole)
+
+    def foresee(
+        self, asked: Sequence[Asked], before: Mapping[str, str], *, max_age_ms: int | None = None
+    ) -> list[Disposition | KeyConflict]:
+        """What `enqueue` would answer to one chunk of requests now; nothing is written. See `enqueue.foresee`."""
+        return self.db.read(partial(foresee, asked=asked, before=before, now_ms=self.now_ms(), max_age_ms=max_age_ms))
 
     # --- the journey ------------------------------------------------------------------------------------------------
 
@@ -342,6 +348,10 @@ class Store:
         while rows := self.db.read(lambda tx, at=after: tx.all(name, after=at, limit=PAGE_ROWS, **of)):
             yield from ledger.attempts(rows)
             after = rows[-1].seq
+
+    def measured_answers(self, limit: int) -> list[looking.Measured]:
+        """How long good answers were, among the newest attempts: no more of them than the limit are read."""
+        return self.db.read(partial(looking.measured_answers, limit=limit))
 
     def sums(self, free_lanes: Sequence[str] = ()) -> Sums:
         """The ledger added up, for the report: reads it whole, in one snapshot. See `sums.sums`."""

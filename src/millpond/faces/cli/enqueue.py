@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from millpond.rows import Row
     from millpond.rules.job import Receipt
     from millpond.store.enqueue import Asked
+
+    Taking = Callable[..., Asked]
+    """`intake.take` with what a queue knows."""
+
+Answer = TypeVar("Answer")
 
 STDIN = "-"
 FORMATS = ("jsonl", "csv", "text", "parquet", "openai-batch")
@@ -78,6 +83,7 @@ class _Count:
 @click.option("--separate", is_flag=True, help="Every row is a call of its own: nothing is joined or reused.")
 @click.option("--fresh", is_flag=True, help="Retire answers in force and ask again.")
 @click.option("--strict", is_flag=True, help="All rows of a file or none.")
+@click.option("--dry-run", is_flag=True, help="Take nothing in; say what would be new, and what it would cost by lane.")
 @shared()
 @pass_given
 @click.pass_context
@@ -104,12 +110,14 @@ def enqueue(
     separate: bool,
     fresh: bool,
     strict: bool,
+    dry_run: bool,
 ) -> None:
     """Put the rows of JSONL, CSV, text, Parquet or OpenAI batch files into the queue; - or a pipe is standard input.
 
     Prints one job id a row, in the order of the file, as soon as it is durable. Rows that are refused are named by line
     and reason, and the others go in all the same (exit 1). Columns that are neither mapped nor used in a template are
-    carried into the results. Without --map and --task the keys of a row are Prompt's.
+    carried into the results. Without --map and --task the keys of a row are Prompt's. With --dry-run nothing is taken
+    in and no queue is made: docs/money.md says what each figure means.
     """
     from millpond.intake import Defaults
     from millpond.rows import read_rows
@@ -148,69 +156,71 @@ def enqueue(
             begun[source] = read(source)
         else:
             next(read(source))
+
+    def rows_of(source: str) -> Iterator[Any]:
+        return (_fill(row, model, intent) for row in begun.pop(source, None) or read(source))
+
     code = 0
+    if dry_run:
+        from millpond.faces.cli.foretell import foretell
+
+        with foretell(given, strict=strict) as foresight:
+            for source in sources:
+                rows = Rows(source, defaults, foresight.take, each=each)
+                foresight.look(rows, rows_of(source))
+            ctx.exit(foresight.tell())
     with given.open() as queue:
         for source in sources:
-            rows = (_fill(row, model, intent) for row in begun.pop(source, None) or read(source))
-            enter = _Entry(queue, given, source, defaults, name or _name(source), each=each, strict=strict)
-            code = max(code, enter.all(rows))
+            rows = Rows(source, defaults, _taking(queue), each=each)
+            enter = _Entry(queue, given, rows, name or _name(source), strict=strict)
+            code = max(code, enter.all(rows_of(source)))
     ctx.exit(code)
 
 
-class _Entry:
-    """One file on its way in, as one submission."""
+def _taking(queue: Queue) -> Taking:
+    from millpond.intake import take
 
-    def __init__(
-        self, queue: Queue, given: Given, source: str, defaults: Defaults, name: str, *, each: bool, strict: bool
-    ) -> None:
-        self.queue = queue
-        self.given = given
+    return partial(take, registry=queue.registry, first_lane=queue.first_lane)
+
+
+class Rows:
+    """The rows of one file as requests: those that cannot be are named by line and reason, and counted."""
+
+    def __init__(self, source: str, defaults: Defaults, take: Taking, *, each: bool) -> None:
         self.title = "stdin" if source == STDIN else source
-        self.base = None if source == STDIN else Path(source).absolute().parent
-        self.defaults = defaults
-        self.name = name
-        self.each = each
-        self.strict = strict
         self.count = _Count()
-        self.hidden = 0
+        self._base = None if source == STDIN else Path(source).absolute().parent
+        self._defaults = defaults
+        self._take = take
+        self._each = each
+        self._hidden = 0
         """Refusals that were counted and not shown."""
-        self.lines: deque[int] = deque()
+        self._lines: deque[int] = deque()
         """Lines of what was asked and not answered yet, in order."""
 
-    def all(self, rows: Iterable[Any]) -> int:
-        """Take every row in, say what became of them, and return the exit code."""
-        try:
-            for answer in self._answers(rows):
-                line = self.lines.popleft()
-                if isinstance(answer, KeyConflict):
-                    self._refuse(line, str(answer))
-                    continue
-                self.count.take(answer)
-                terminal.say_json(answer) if self.given.json else click.echo(answer.job_id)
-        finally:
-            if self.hidden:
-                terminal.warn(f"and {self.hidden:,} more; 2> FILE keeps them all")
-            terminal.warn(self.count.in_words(self.queue.store.now_ms()), lines=True)
-        if self.count.refused and self.strict:
-            terminal.warn(f"millpond: {self.title}: nothing was taken in, since --strict wants all rows or none")
-        return 1 if self.count.refused else 0
-
-    def _answers(self, rows: Iterable[Any]) -> Iterator[Receipt | KeyConflict]:
+    def asked(self, rows: Iterable[Any]) -> Iterator[Asked]:
+        """The requests that the rows are."""
         from millpond.intake import each_samples
 
         asked = self._asked(rows)
-        if self.each:
-            asked = each_samples(asked)
-        if not self.strict:
-            yield from self.queue.enqueue_stream(asked, submission=self.name, source="cli")
-            return
-        whole = list(asked)
-        if not self.count.refused:
-            max_age_ms = self.queue.policy.artifact_max_age_ms
-            yield from self.queue.store.enqueue_all(whole, name=self.name, source="cli", max_age_ms=max_age_ms)
+        return each_samples(asked) if self._each else asked
+
+    def taken(self, answers: Iterable[Answer | KeyConflict]) -> Iterator[Answer]:
+        """What was answered to the requests, in their order, without the conflicts, which are refused."""
+        for answer in answers:
+            line = self._lines.popleft()
+            if isinstance(answer, KeyConflict):
+                self._refuse(line, str(answer))
+            else:
+                yield answer
+
+    def tell_hidden(self) -> None:
+        """Say how many refusals were not shown."""
+        if self._hidden:
+            terminal.warn(f"and {self._hidden:,} more; 2> FILE keeps them all")
 
     def _asked(self, rows: Iterable[Any]) -> Iterator[Asked]:
-        from millpond.intake import take
+        from millpond.engine.clock import wall_ms
         from millpond.rows import Refused
 
         for position, row in enumerate(rows):
@@ -218,27 +228,53 @@ class _Entry:
                 self._refuse(row.line, row.reason)
                 continue
             try:
-                asked = take(
-                    row,
-                    position=position,
-                    registry=self.queue.registry,
-                    defaults=self.defaults,
-                    now_ms=self.queue.store.now_ms(),
-                    base=self.base,
-                    first_lane=self.queue.first_lane,
-                )
+                asked = self._take(row, position=position, defaults=self._defaults, now_ms=wall_ms(), base=self._base)
             except UsageError as refusal:
                 self._refuse(row.line, str(refusal))
                 continue
-            self.lines.append(row.line)
+            self._lines.append(row.line)
             yield asked
 
     def _refuse(self, line: int, reason: str) -> None:
         self.count.refused += 1
         if self.count.refused > SHOWN_REFUSALS and terminal.is_terminal(sys.stderr):
-            self.hidden += 1
+            self._hidden += 1
             return
         terminal.warn(f"{self.title} line {line}: {reason}")
+
+
+class _Entry:
+    """One file on its way in, as one submission."""
+
+    def __init__(self, queue: Queue, given: Given, rows: Rows, name: str, *, strict: bool) -> None:
+        self.queue = queue
+        self.given = given
+        self.rows = rows
+        self.name = name
+        self.strict = strict
+        self.count = rows.count
+
+    def all(self, rows: Iterable[Any]) -> int:
+        """Take every row in, say what became of them, and return the exit code."""
+        try:
+            for receipt in self.rows.taken(self._answers(self.rows.asked(rows))):
+                self.count.take(receipt)
+                terminal.say_json(receipt) if self.given.json else click.echo(receipt.job_id)
+        finally:
+            self.rows.tell_hidden()
+            terminal.warn(self.count.in_words(self.queue.store.now_ms()), lines=True)
+        if self.count.refused and self.strict:
+            terminal.warn(f"millpond: {self.rows.title}: nothing was taken in, since --strict wants all rows or none")
+        return 1 if self.count.refused else 0
+
+    def _answers(self, asked: Iterable[Asked]) -> Iterator[Receipt | KeyConflict]:
+        if not self.strict:
+            yield from self.queue.enqueue_stream(asked, submission=self.name, source="cli")
+            return
+        whole = list(asked)
+        if not self.count.refused:
+            max_age_ms = self.queue.policy.artifact_max_age_ms
+            yield from self.queue.store.enqueue_all(whole, name=self.name, source="cli", max_age_ms=max_age_ms)
 
 
 def _check(given: Given, defaults: Defaults) -> None:
