@@ -9,12 +9,13 @@ from typing import Any, get_args
 
 import pytest
 
+from millpond import testing
 from millpond.lanes.lane import Call, Lane
 from millpond.rules.errors import UsageError
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Outcome, Prompt, Reply
 from millpond.rules.outcome import classify
-from millpond.rules.policy import LanePolicy
+from millpond.rules.policy import Deadlines, LanePolicy
 from millpond.store.store import Store, open_sqlite
 from millpond.testing import STORE_CASES, FakeClock, Held, ScriptedLane, evidence_of, exercise_store
 from millpond.testing.scripted_lane import OUTCOMES
@@ -83,6 +84,39 @@ def test_a_policy_may_be_given_whole() -> None:
     assert ScriptedLane("free").policy.name == "free"
 
 
+def test_lines_are_added_to_the_script() -> None:
+    lane = ScriptedLane("free", ["retryable"])
+    lane.say("saturated", Reply("red"))
+    with pytest.raises(UsageError, match="found 'okay'"):
+        lane.say("permanent", "okay")  # type: ignore[arg-type]
+
+    async def all_of_it() -> list[str | None]:
+        return [(await lane.call(call(str(at)))).said for at in range(4)]
+
+    assert asyncio.run(all_of_it()) == ["retryable", "saturated", None, None], "a refused line adds none of its call"
+
+
+def test_work_with_a_schema_is_answered_with_data() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    lane = ScriptedLane("free", ["ok", Reply('{"n": 7}'), Reply("seven")])
+
+    async def ask() -> tuple[str, Any]:
+        asked = Call(uid="u", work=Prompt("how many?", schema=schema), idempotency_key="k", attempt_no=1, deadline_ms=0)
+        evidence = await lane.call(asked)
+        return classify(evidence).outcome, evidence.reply.data if evidence.reply else None
+
+    async def all_of_it() -> list[tuple[str, Any]]:
+        return [await ask() for _ in range(3)]
+
+    assert asyncio.run(all_of_it()) == [("ok", {"n": 0}), ("ok", {"n": 7}), ("unusable", None)]
+
+
+def test_a_held_call_ends_by_its_total_deadline() -> None:
+    policy = LanePolicy("free", kind="callable", deadlines=Deadlines(total_ms=20))
+    evidence = asyncio.run(ScriptedLane(policy, [Held()]).call(call()))
+    assert (evidence.failure, classify(evidence).outcome) == ("total_timeout", "ambiguous")
+
+
 def test_calls_are_held_open_until_they_are_let_go() -> None:
     async def scene() -> None:
         lane = ScriptedLane("free")
@@ -137,6 +171,18 @@ def test_a_call_that_is_given_up_is_remembered() -> None:
         assert lane.closed == 1
 
     asyncio.run(scene())
+
+
+# --- its names --------------------------------------------------------------------------------------------------------
+
+
+def test_the_public_names_are_complete_and_load() -> None:
+    assert set(testing.__all__) == testing._ROOM_OF.keys()
+    assert testing.__all__ == sorted(testing.__all__, key=lambda name: (not name.isupper(), name.islower(), name))
+    for name in testing.__all__:
+        assert getattr(testing, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'simulated'"):
+        _ = testing.simulated  # type: ignore[attr-defined]
 
 
 # --- the suite --------------------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ from millpond.engine.drain import Drainer
 from millpond.engine.owner import Holder
 from millpond.lanes import CallableLane
 from millpond.rules.job import Disposition, Error, Outcome, ServiceClass, State, Usage
-from millpond.testing import FakeClock, ScriptedLane
+from millpond.testing import LANE_CASES, FakeClock, ScriptedLane, exercise_lane, run_lane_case
 
 
 class Greet(BaseModel):
@@ -258,6 +258,8 @@ def closing() -> None:
         assert_type(queue.drainer(), Holder | None)
     queue.close()
     assert_type(FakeClock().advance(5), int)
+    exercise_lane(ScriptedLane, faults={"silence": lambda: ScriptedLane("free")}, keys_seen=lambda lane: [])
+    assert_type([run_lane_case(case, ScriptedLane) for _, case in LANE_CASES], list[bool])
 
 
 def refused(queue: Queue) -> None:

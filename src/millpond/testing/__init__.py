@@ -1,41 +1,69 @@
-"""What tests need that stand on Millpond: a clock, a lane by a script, a suite and a machine for stores, worlds.
+"""What tests need that stand on Millpond: a clock, a lane by a script, suites for stores and lanes, a machine, worlds.
 
 clock = FakeClock()
 lane = ScriptedLane("free", ["retryable", Held("ok")])
+exercise_lane(MyLane)                               # or parametrise over LANE_CASES
 exercise_store(lambda now_ms: MyStore(now_ms))      # or parametrise over STORE_CASES
-store_machine(lambda now_ms: MyStore(now_ms))       # needs hypothesis, which is loaded when this is first asked for
+store_machine(lambda now_ms: MyStore(now_ms))       # needs hypothesis
 simulate(17)                                        # the real rules and store; the same seed does the same again
+
+Names are loaded when they are first asked for: pytest loads `millpond.testing.plugin` wherever Millpond is installed.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from millpond.testing.clock import FakeClock
-from millpond.testing.exercise import STORE_CASES, MakeStore, exercise_store, run_store_case
-from millpond.testing.scripted_lane import Held, ScriptedLane, evidence_of
-from millpond.testing.simulation import PromiseBroken, simulate
 
 if TYPE_CHECKING:
     from millpond.testing.beside_a_model import store_machine
+    from millpond.testing.clock import FakeClock
+    from millpond.testing.exercise import STORE_CASES, MakeStore, exercise_store, run_store_case
+    from millpond.testing.lane_suite import LANE_CASES, Fault, MakeLane, exercise_lane, run_lane_case
+    from millpond.testing.scripted_lane import Held, ScriptedLane, evidence_of
+    from millpond.testing.simulation import PromiseBroken, simulate
 
 __all__ = [
+    "LANE_CASES",
     "STORE_CASES",
     "FakeClock",
+    "Fault",
     "Held",
+    "MakeLane",
     "MakeStore",
     "PromiseBroken",
     "ScriptedLane",
     "evidence_of",
+    "exercise_lane",
     "exercise_store",
+    "run_lane_case",
     "run_store_case",
     "simulate",
     "store_machine",
 ]
 
+_ROOM_OF = {
+    "LANE_CASES": "lane_suite",
+    "STORE_CASES": "exercise",
+    "FakeClock": "clock",
+    "Fault": "lane_suite",
+    "Held": "scripted_lane",
+    "MakeLane": "lane_suite",
+    "MakeStore": "exercise",
+    "PromiseBroken": "simulation",
+    "ScriptedLane": "scripted_lane",
+    "evidence_of": "scripted_lane",
+    "exercise_lane": "lane_suite",
+    "exercise_store": "exercise",
+    "run_lane_case": "lane_suite",
+    "run_store_case": "exercise",
+    "simulate": "simulation",
+    "store_machine": "beside_a_model",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Load what needs hypothesis."""
-    if name == "store_machine":
-        from millpond.testing.beside_a_model import store_machine
-
-        return store_machine
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Load a public name from its module."""
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    globals()[name] = value
+    return value

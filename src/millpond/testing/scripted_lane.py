@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from millpond.lanes.handler import raised
+from millpond.drill.least import least
+from millpond.lanes.handler import raised, ran_out, returned
 from millpond.lanes.lane import Call
 from millpond.rules.errors import HandlerSignal, UsageError
 from millpond.rules.evidence import Evidence
-from millpond.rules.job import Outcome, Reply, Usage
+from millpond.rules.job import Outcome, Prompt, Reply, Usage
 from millpond.rules.policy import LanePolicy
 from millpond.rules.price import FREE
 
@@ -33,9 +35,9 @@ class ScriptedLane:
     """Answers its n-th call by the n-th line of its script, and by `then` after the last.
 
     `calls` are all that began, `cancelled` those that were given up by whoever awaited them. After `hold()`, and for a
-    line wrapped in `Held`, a call stays open until `let_go`, which may be called from any thread. Retryable, Saturated,
-    Ambiguous and Permanent are answered as a handler would say them; any other exception is raised: a lane that breaks
-    its promise.
+    line wrapped in `Held`, a call stays open until `let_go`, which may be called from any thread, at most to its total
+    deadline. Retryable, Saturated, Ambiguous and Permanent are answered as a handler would say them; any other
+    exception is raised: a lane that breaks its promise.
     """
 
     def __init__(self, policy: LanePolicy | str = "scripted", script: Iterable[Answer | Held] = (), *,
@@ -63,7 +65,10 @@ class ScriptedLane:
             gate = asyncio.Event()
             self._open[call.uid] = (asyncio.get_running_loop(), gate)
             try:
-                await gate.wait()
+                async with asyncio.timeout(self.policy.deadlines.total_ms / 1000):
+                    await gate.wait()
+            except TimeoutError:
+                return ran_out(self.policy.deadlines.total_ms)
             except asyncio.CancelledError:
                 self.cancelled.append(call)
                 raise
@@ -78,6 +83,10 @@ class ScriptedLane:
     async def close(self) -> None:
         """Counted in `closed`."""
         self.closed += 1
+
+    def say(self, *lines: Answer | Held) -> None:
+        """Add lines to the end of the script. Raises UsageError for one that nobody can read."""
+        self._script.extend([_checked(line) for line in lines])
 
     def hold(self) -> None:
         """Keep every call from now on open."""
@@ -106,18 +115,20 @@ class ScriptedLane:
 
 
 def evidence_of(answer: Answer, work: Any = None) -> Evidence:
-    """The evidence that `rules.outcome.classify` reads as this answer; a reply is a complete one."""
+    """The evidence that `rules.outcome.classify` reads as this answer; a reply is a complete one.
+
+    Work with a schema is answered as it asks: `ok` by the least data that satisfies it, a reply as its text or data do.
+    """
     if isinstance(answer, Evidence):
         return answer
     if isinstance(answer, Reply):
-        finish = answer.finish_reason or "stop"
-        return Evidence(
-            status=200, terminal=True, has_content=True, finish_reason=finish, reply=answer, usage=answer.usage,
-            request_id=answer.request_id, model=answer.model,
-        )  # fmt: skip
+        return replace(returned(answer, work), status=200)
     assert isinstance(answer, str)
     if answer == "ok":
-        return evidence_of(Reply(f"answer to {getattr(work, 'task', '')}".rstrip(), usage=Usage(3, 5)))
+        words = f"answer to {getattr(work, 'task', '')}".rstrip()
+        schema = work.schema if isinstance(work, Prompt) else None
+        text = words if schema is None else json.dumps(least(schema, words), ensure_ascii=False)
+        return evidence_of(Reply(text, usage=Usage(3, 5)), work)
     return Evidence(sent="no" if answer == "retryable" else "yes", said=answer, message=f"scripted: {answer}")
 
 

@@ -1,0 +1,1 @@
+"""The cases of `exercise_lane` by theme. Every public function of these modules is one case."""
