@@ -90,6 +90,7 @@ def retry(tx: Transaction, job_id: int, *, granted: int, lane: str | None, now_m
         return Moved(False, "its key names other work by now")
     tx.all("unwithdraw_requests_of_job", job_id=job_id)
     if live is not None:
+        tx.count("joined", len(tx.all("join_requests", job_id=job_id)))
         tx.all("move_requests", from_job=job_id, to_job=live.id)
         tx.all("set_requests", job_id=job_id, requests=0)
         tx.all("count_requests", id=live.id, requests=total)

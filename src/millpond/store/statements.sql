@@ -303,8 +303,11 @@ UPDATE request SET withdrawn_ms = NULL WHERE job_id = :job_id AND withdrawn_ms I
 -- name: requests_of_job
 SELECT count(*) AS n FROM request WHERE job_id = :job_id
 
+-- name: join_requests
+UPDATE request SET disposition = 'joined' WHERE job_id = :job_id AND disposition = 'new' RETURNING id
+
 -- name: move_requests
-UPDATE request SET job_id = :to_job, disposition = 'joined' WHERE job_id = :from_job
+UPDATE request SET job_id = :to_job WHERE job_id = :from_job
 
 -- name: set_requests
 UPDATE job SET requests = :requests WHERE id = :job_id

@@ -174,7 +174,8 @@ def retry_hands_the_requests_to_the_live_job_of_the_key(scene: Scene) -> None:
     assert scene.store.retry(failed).moved
     assert (scene.state(failed), scene.state(alive)) == ("failed", "ready")
     assert scene.store.requests(failed) == []
-    assert [one.id for one in scene.store.requests(alive)] == [1, 2]
+    assert [(one.id, one.disposition) for one in scene.store.requests(alive)] == [(1, "joined"), (2, "new")]
+    assert scene.store.tally()["joined"] == 1
     lease = scene.take(alive)
     assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 2
     assert scene.text(1) == "blue"
