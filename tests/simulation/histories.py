@@ -28,6 +28,9 @@ LATER = Plan("late", 55_000)
 """Answers when its hold is over as well."""
 
 
+DEAR = PriceRule("stated", Decimal(1), Decimal(2))
+
+
 def two_lanes(after_hold: AfterHold = "pin", **free: Any) -> Policy:
     """A free lane, then one that costs."""
     plain: dict[str, Any] = {
@@ -36,8 +39,8 @@ def two_lanes(after_hold: AfterHold = "pin", **free: Any) -> Policy:
         "after_hold": after_hold,
         "hold_ms": {"realtime": 0, "batch": HOLD_MS},
     }
-    paid = LanePolicy("paid", tier="paid", price=PriceRule("stated", Decimal(1), Decimal(2)), **plain)
-    lanes = {"free": LanePolicy("free", price=FREE, **(plain | free)), "paid": paid}
+    paid = LanePolicy("paid", tier="paid", price=DEAR, **plain)
+    lanes = {"free": LanePolicy("free", **({"price": FREE} | plain | free)), "paid": paid}
     return Policy(lanes=lanes, backoff=Backoff(first_ms=500), max_leases_lost=2, fair_every=0, lease_ms=LEASE_MS)
 
 
@@ -253,7 +256,7 @@ def evidence_is_not_replaced(world: World) -> None:
     finish(world, call)
     reply = Reply(reply_text(call.uid, fingerprint("k")))
     ending = end(Heard(evidence_of(reply), world.clock(), 0.0), world.policy.lane("free"), world.policy)
-    world.witness.delivered(call.uid, "ok", reply.text)
+    world.witness.delivered(call.uid, ending)
     settled = world.store.settle(call.uid, ending, ACCEPT, lane="free", lease=None)
     world.witness.check()
     assert not settled.accepted
@@ -267,8 +270,48 @@ def a_person_decides_what_was_asked(world: World) -> None:
     finish(world, in_flight(world, first, job, Plan("lost", 1_000)))
     finish(world, take(world, second, job))
     assert (state(world, job), len(world.witness.calls)) == ("waiting/asked", 1)
+    world.plans.append(OK)
     world.calm()
     assert (state(world, job), len(world.witness.calls)) == ("done", 2)
+
+
+def a_drainer_that_was_given_up_leases_under_a_new_name(world: World) -> None:
+    """It only slept. Under its old name it would hold what everybody takes for nobody's."""
+    zombie, heir, *_ = world.drainers
+    job, name = ask(world), zombie.owner
+    world.freeze(zombie, 20_000)
+    world.pass_time(LEASE_MS)
+    world.tend(heir)
+    world.pass_time(5_000)
+    assert (world.lease(zombie, 1), zombie.owner == name) == (0, False)
+    finish(world, in_flight(world, zombie, job, OK))
+    world.calm()
+
+
+def a_call_that_breaks_wakes_who_waits_for_it(world: World) -> None:
+    """Cancelled and listened to, so that who asks again is held; then its connection breaks, and nothing holds him."""
+    first, *_ = world.drainers
+    job = ask(world)
+    call = in_flight(world, first, job, Plan("lost", 2_000))
+    world.cancel(job, HOLD_MS)
+    again = ask(world)
+    assert state(world, again) == "waiting/held"
+    finish(world, call)
+    assert state(world, again) == "ready", f"{call.uid} has ended, and job {again} is {state(world, again)}"
+    world.calm()
+
+
+def a_late_reply_replaces_an_estimate(world: World) -> None:
+    """Given up and decided, so booked at its worst; then it answers after all, and says what it used."""
+    first, second, *_ = world.drainers
+    job = ask(world)
+    call = in_flight(world, first, job, LATER)
+    world.fly(until(world, call, steps.StopListening))
+    until(world, take(world, second, job), steps.Admit)
+    row = world.witness.seen.attempts[call.uid]
+    assert row.cost > 100, f"{call.uid} was decided, and is booked at {row.cost}"
+    finish(world, call)
+    world.calm()
 
 
 def the_schema_refuses_a_second_open_attempt(world: World) -> None:
@@ -312,6 +355,9 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (what_kills_its_worker_again_and_again_fails, two_lanes()),
         (evidence_is_not_replaced, two_lanes()),
         (a_person_decides_what_was_asked, two_lanes("ask")),
+        (a_drainer_that_was_given_up_leases_under_a_new_name, two_lanes()),
+        (a_call_that_breaks_wakes_who_waits_for_it, two_lanes()),
+        (a_late_reply_replaces_an_estimate, two_lanes("same", price=DEAR, max_output_tokens=100)),
         (the_schema_refuses_a_second_open_attempt, two_lanes()),
         (record_heeds_an_answer_that_nobody_told_it_of, two_lanes()),
     ]

@@ -183,10 +183,37 @@ REMOVALS: dict[str, Removal] = {
             "a_job_that_is_due_within_a_hold_pays_no_second_time",
         ),
         Removal("Nothing replaces evidence", without_sql(("end_attempt", *ONCE)), "evidence_is_not_replaced"),
+        Removal("Whatever leaves a state is counted", without_sql(("tally_add", "excluded.n", "max(excluded.n, 0)"))),
         Removal("A reply is stored with its end", without_sql(("insert_reply", *STORED))),
-        Removal("Only a living owner leases", without_sql(("owner_lives", "AND dead = 0", ""))),
+        Removal(
+            "Tokens that are not known are not 0",
+            without_sql(("end_attempt", "tokens_in = :tokens_in", "tokens_in = coalesce(:tokens_in, 0)")),
+        ),
+        Removal(
+            "A cost that is not known is not 0",
+            without_sql(("end_attempt", "cost = :cost", "cost = coalesce(:cost, 0)")),
+        ),
+        Removal(
+            "What the policy decides is booked as an estimate",
+            without_sql(("resolve_attempt", "cost_is_estimate = :is_estimate", "cost_is_estimate = 0 * :is_estimate")),
+            "a_late_reply_replaces_an_estimate",
+        ),
+        Removal(
+            "Evidence replaces an estimate",
+            without_sql(("end_attempt", "cost_is_estimate = 0", "cost_is_estimate = cost_is_estimate")),
+            "a_late_reply_replaces_an_estimate",
+        ),
+        Removal(
+            "Only a living owner leases",
+            without_sql(("owner_lives", "AND dead = 0", "")),
+            "a_drainer_that_was_given_up_leases_under_a_new_name",
+        ),
         Removal("Enqueue looks for a live job of the key", without_sql(("live_jobs", "AND live = 1", "AND 0"))),
-        Removal("Whatever ends an attempt wakes its key's held job", wake_nobody),
+        Removal(
+            "Whatever ends an attempt wakes its key's held job",
+            wake_nobody,
+            "a_call_that_breaks_wakes_who_waits_for_it",
+        ),
         Removal(
             "Reclaim ends every open attempt of its owner",
             without_sql(("open_attempts_by", "AND outcome IS NULL", "AND 0")),

@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import sys
 import time
+from collections import Counter
 from typing import get_args
 
 import pytest
@@ -14,22 +15,33 @@ from histories import LATE, OK, ask, take, two_lanes, world
 from removals import without_sql
 
 from millpond.rules import effects as steps
+from millpond.rules.admission import Closing
 from millpond.rules.policy import AfterHold
 from millpond.testing import PromiseBroken, simulate
 from millpond.testing.simulation.calls import Plan
 from millpond.testing.simulation.drainer import PERFORM
 
-SEEDS_AT_A_TIME = 8
+SEEDS = 100
+SEEDS_AT_A_TIME = 10
 PROVE_S = 600
 """How long the long run takes, in all its parts together."""
 
 PARTS = os.cpu_count() or 1
 
 
-@pytest.mark.parametrize("first", range(0, 80, SEEDS_AT_A_TIME))
+OFTEN = {
+    "asked", "cancelled", "conflict", "crashed", "froze", "lease lost", "reclaimed", "replayed", "retried", "withdrawn",
+    "Detach", "Resolve",
+}  # fmt: skip
+"""What comes up among so few seeds already; what is rarer is in the small cases below."""
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_AT_A_TIME))
 def test_every_promise_holds_whatever_happens(first: int) -> None:
+    happened: Counter[str] = Counter()
     for seed in range(first, first + SEEDS_AT_A_TIME):
-        simulate(seed)
+        happened.update(simulate(seed).happened)
+    assert happened.keys() >= OFTEN, "it proves nothing about what it never meets"
 
 
 @pytest.mark.prove
@@ -84,22 +96,33 @@ UNKNOWN = [Plan("late", 55_000), Plan("lost", 2_000)]
 KNOWN = [OK, LATE, Plan("retryable", 500), Plan("saturated", 500)]
 
 
-def dies_or_sleeps(after_hold: AfterHold, plan: Plan, at: int, *, dies: bool) -> str | None:
+NEVER: dict[AfterHold, set[str]] = {"pin": set(), "same": {"Give"}, "ask": {"Resolve"}, "fail": set()}
+"""Effects that no journey of these cases comes to, by what its lane does after a hold."""
+
+
+def dies_or_sleeps(after_hold: AfterHold, plan: Plan, at: int, *, dies: bool, closes: bool = False) -> str | None:
     """One request, its first call as planned; after `at` effects its drainer dies, or sleeps past its lease.
 
-    Returns the effect before which that was, None if the journey was over by then.
+    `closes`: a person closes the first lane meanwhile. Returns the effect before which that was, None if all was over.
     """
     with world(two_lanes(after_hold)) as made:
         worker, heir, *_ = made.drainers
         made.plans += [plan, OK]
-        flight = take(made, worker, ask(made))
-        for _ in range(at):
+        flight = take(made, worker, job := ask(made))
+        if closes:
+            made.store.close_lane("free", Closing(made.clock() + 5_000, "person: a rest", "person"))
+        for n in range(at + 1):
             if flight.next is None:
-                return None
-            at_ms = flight.next_ms()
-            if at_ms is not None and at_ms > made.clock():
-                made.pass_time(at_ms - made.clock())
-            made.fly(flight)
+                worker.land()
+                row = made.witness.seen.jobs[job]
+                if not row.live or row.wait_reason == "asked":
+                    return None
+                while not made.lease(worker, 8):
+                    made.pass_time((made.next_ms() or 0) - made.clock())
+                [flight] = worker.flights
+            if n < at:
+                made.pass_time(max(0, (flight.next_ms() or 0) - made.clock()))
+                made.fly(flight)
         effect = type(flight.next).__name__
         if dies:
             made.crash(worker)
@@ -116,8 +139,9 @@ def dies_or_sleeps(after_hold: AfterHold, plan: Plan, at: int, *, dies: bool) ->
 def test_a_drainer_may_die_or_sleep_before_each_effect(after_hold: AfterHold, dies: bool) -> None:
     met: set[str] = set()
     for plan in [*UNKNOWN, *(KNOWN if after_hold == "pin" else [])]:
-        at = 0
-        while (effect := dies_or_sleeps(after_hold, plan, at, dies=dies)) is not None:
-            met.add(effect)
-            at += 1
-    assert met >= {"Admit", "Record", "Call", "Detach", "Listen", "StopListening", "Settle"}
+        for closes in (False, True) if plan is OK else (False,):
+            at = 0
+            while (effect := dies_or_sleeps(after_hold, plan, at, dies=dies, closes=closes)) is not None:
+                met.add(effect)
+                at += 1
+    assert met == {one.__name__ for one in get_args(steps.Effect)} - NEVER[after_hold]

@@ -72,8 +72,8 @@ def takes_ms(kind: Kind, rng: random.Random) -> int:
 
 
 def evidence(plan: Plan, uid: str, fingerprint: str, rng: random.Random) -> Evidence:
-    """What its listener sees in the end. A reply says whose it is, so that a mix-up shows."""
-    usage = Usage(3, 5)
+    """What its listener sees in the end. A reply says whose it is, so that a mix-up shows, and mostly what it used."""
+    usage = rng.choice([Usage(3, 5), Usage(3, 5), Usage()])
     match plan.kind:
         case "ok" | "slow" | "late":
             return evidence_of(Reply(reply_text(uid, fingerprint), usage=usage))

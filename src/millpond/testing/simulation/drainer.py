@@ -149,8 +149,7 @@ class Flight:
         self._.witness.held(self.uid, self._.clock())
 
     def settle(self, effect: steps.Settle) -> None:
-        reply = effect.ending.evidence.reply
-        self._.witness.delivered(self.uid, effect.ending.outcome, reply.text if reply else None)
+        self._.witness.delivered(self.uid, effect.ending)
         lease = None if self.detached else self.lease
         settled = self._.store.settle(self.uid, effect.ending, effect.then, lane=effect.lane, lease=lease)
         self._.log("settled", self.uid, effect.ending.outcome, "accepted" if settled.accepted else "")

@@ -10,7 +10,7 @@ SELECT id, job_id, disposition, withdrawn_ms FROM request ORDER BY id
 
 -- name: attempts
 SELECT seq, uid, job_id, owner, listener, lane, idempotency_key, fingerprint, outcome, resolution, hold_until_ms,
-  artifact_id
+  tokens_in, tokens_out, cost, cost_is_estimate, artifact_id
 FROM attempt ORDER BY seq
 
 -- name: artifacts
@@ -24,3 +24,6 @@ SELECT uuid, dead FROM owner ORDER BY uuid
 
 -- name: lane_states
 SELECT lane, closed_until_ms FROM lane_state ORDER BY lane
+
+-- name: tally
+SELECT name, n FROM tally ORDER BY name

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millpond.db.database import Database, Transaction
-from millpond.rules.job import Lease
+from millpond.rules.effects import Ending
+from millpond.rules.job import Lease, Usage
 from millpond.rules.lifecycle import LIVE
 from millpond.rules.policy import Policy
+from millpond.rules.price import PriceRule
 from millpond.testing.simulation.calls import Call, reply_text
 
 
@@ -45,6 +47,7 @@ class Seen:
     artifacts: list[Any]
     replies: dict[str, str]
     living: frozenset[str]
+    tally: dict[str, int]
     live: dict[str, Any] = field(default_factory=dict[str, Any])
     """Key -> its live job."""
     in_force: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -67,6 +70,7 @@ def look(db: Database) -> Seen:
             artifacts=artifacts,
             replies={row.attempt_uid: row.body for row in tx.all("replies")},
             living=frozenset(row.uuid for row in tx.all("owners") if not row.dead),
+            tally={row.name: row.n for row in tx.all("tally")},
             live={row.idempotency_key: row for row in jobs if row.state in LIVE},
             in_force={row.idempotency_key: row for row in artifacts if row.retired_ms is None},
         )
@@ -86,6 +90,8 @@ class Witness:
         """Attempt uid -> its place in the order in which ledger rows were acknowledged."""
         self.outcomes: dict[str, str] = {}
         """Attempt uid -> how it ended, by the first evidence that was delivered."""
+        self.used: dict[str, Usage] = {}
+        """Attempt uid -> what it used, by the same evidence."""
         self.texts: dict[str, str] = {}
         """Attempt uid -> the reply that was delivered."""
         self.owed: str | None = None
@@ -146,14 +152,15 @@ class Witness:
         if row.outcome in (None, "ambiguous") and row.resolution is None:
             self._held_until[uid] = min(until_ms, self._held_until.get(uid, until_ms))
 
-    def delivered(self, uid: str, outcome: str, text: str | None) -> None:
+    def delivered(self, uid: str, ending: Ending) -> None:
         """Somebody is about to write how an attempt ended. The first evidence counts; a reply is kept in any case."""
-        row = self.seen.attempts[uid]
+        row, outcome, reply = self.seen.attempts[uid], ending.outcome, ending.evidence.reply
         self._delivered.add(uid)
         if outcome != "ambiguous":
             self.outcomes.setdefault(uid, outcome)
-        if text is not None:
-            self.texts.setdefault(uid, text)
+            self.used.setdefault(uid, ending.evidence.usage or Usage())
+        if reply is not None:
+            self.texts.setdefault(uid, reply.text)
         live = self.seen.live.get(row.idempotency_key)
         counts = (
             self.outcomes.get(uid) == outcome == "ok"
@@ -260,6 +267,12 @@ class Witness:
             if job.state == "leased" and job.lease_owner not in seen.living:
                 raise PromiseBroken(f"job {job.id} is leased by {job.lease_owner}, which was declared dead")
         _at_most_one(alive, "live jobs")
+        counted = Counter(job.state for job in seen.jobs.values())
+        counted["held"] = sum(job.wait_reason == "held" for job in seen.jobs.values())
+        counted.update(row.disposition for row in seen.requests.values() if row.disposition != "new")
+        for name in counted.keys() | seen.tally.keys() - {"granted"}:  # leases, of which no row remains
+            if counted[name] != seen.tally.get(name, 0):
+                raise PromiseBroken(f"{counted[name]} are {name}, the tally says {seen.tally.get(name, 0)}")
 
     def _check_ledger(self) -> None:
         seen = self.seen
@@ -276,9 +289,25 @@ class Witness:
                 raise PromiseBroken(f"evidence was thrown away: {uid} ended {ended}, the ledger says {row.outcome}")
             if (row.outcome is None and row.owner not in seen.living) or row.listener not in {None, *seen.living}:
                 raise PromiseBroken(f"attempt {uid} waits for {row.owner}, which was declared dead")
+            self._check_bill(row)
         for uid, text in self.texts.items():
             if self.outcomes[uid] in ("ok", "unusable") and json.loads(seen.replies.get(uid, "{}")).get("text") != text:
                 raise PromiseBroken(f"the reply of {uid} was delivered and is not stored")
+
+    def _check_bill(self, row: Any) -> None:
+        """Unknown is not zero: tokens and cost are those of the evidence, a marked worst case, or nothing at all."""
+        used = self.used.get(row.uid, Usage())
+        if (row.tokens_in, row.tokens_out) != (used.tokens_in, used.tokens_out):
+            raise PromiseBroken(f"{row.uid} used {used}, the ledger says {row.tokens_in} and {row.tokens_out}")
+        price = self._policy.lanes[row.lane].price
+        may_be: set[tuple[int | None, int]] = {(None, 0)}
+        if row.uid in self.outcomes:
+            may_be = {(_bill(used, price) if self.outcomes[row.uid] in ("ok", "unusable") else 0, 0)}
+        elif row.resolution is not None:  # the policy books the worst case; a person who retries books nothing
+            may_be.add((0, 0) if price.kind == "free" else (row.cost or -1, 1))
+        if (row.cost, row.cost_is_estimate) not in may_be:
+            what = "an estimate" if row.cost_is_estimate else "no estimate"
+            raise PromiseBroken(f"{row.uid} ended {row.outcome}/{row.resolution}, and its cost is {row.cost}, {what}")
 
     def _check_artifacts(self, before: Seen) -> None:
         _at_most_one(Counter(row.idempotency_key for row in self.seen.artifacts if row.retired_ms is None), "answers")
@@ -297,6 +326,16 @@ class Witness:
             answer = self.seen.in_force.get(key)
             if answer is None or answer.attempt_uid != self.owed:
                 raise PromiseBroken(f"the good reply of {self.owed} came first for {key} and is not in force")
+
+
+def _bill(used: Usage, price: PriceRule) -> int | None:
+    """Micro-dollars of a call, where a price is USD a million tokens; None if its tokens are not known."""
+    if price.kind == "free":
+        return 0
+    tokens = (used.tokens_in, used.tokens_out)
+    prices = (price.input_usd_per_mtok, price.output_usd_per_mtok)
+    parts = [n * int(usd) for n, usd in zip(tokens, prices, strict=True) if n is not None and usd is not None]
+    return sum(parts) if len(parts) == len(tokens) else None
 
 
 def _at_most_one(counted: Counter[str], what: str) -> None:

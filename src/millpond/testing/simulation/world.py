@@ -88,6 +88,7 @@ def draw_policy(rng: random.Random) -> Policy:
             soft_timeout_ms=calls.SOFT_MS if rng.random() < 0.85 else None,
             after_hold=rng.choices(holds, [5, 4, 2, 1])[0],
             hold_ms={"realtime": rng.choice([0, 6_000]), "batch": rng.choice([8_000, 20_000])},
+            max_output_tokens=rng.choice([None, 100]),
         )
     return Policy(
         lanes=lanes,
@@ -198,9 +199,8 @@ class World:
         call = self.witness.calls[uid]
         lane = self.policy.lane(call.lane)
         ending = end(Heard(call.evidence, self.clock(), 0.0), lane, self.policy)
-        reply = call.evidence.reply
         self.log("replayed", uid, ending.outcome)
-        self.witness.delivered(uid, ending.outcome, reply.text if reply else None)
+        self.witness.delivered(uid, ending)
         self.store.settle(uid, ending, ACCEPT, lane=call.lane, lease=None)
         self.witness.check()
 
@@ -325,7 +325,7 @@ class World:
     def _wait_a_little(self) -> None:
         """Let time pass: much of it only where nobody is about to do something, as awake processes are quick."""
         is_busy = any(flight.can_go(self.clock()) for one in self.drainers if one.is_awake() for flight in one.flights)
-        next_ms = None if is_busy else self._next_ms()
+        next_ms = None if is_busy else self.next_ms()
         if is_busy:
             self.pass_time(self.rng.choice([50, 500]))
         elif next_ms is None or self.rng.random() < 0.3:
@@ -402,7 +402,7 @@ class World:
         for self.history.calm_rounds in range(CALM_ROUNDS):
             if self._round():
                 continue
-            next_ms = self._next_ms()
+            next_ms = self.next_ms()
             if next_ms is None:
                 break
             self.clock.advance(max(next_ms - self.clock(), 1))
@@ -425,7 +425,7 @@ class World:
             drainer.land()
         return done
 
-    def _next_ms(self) -> int | None:
+    def next_ms(self) -> int | None:
         """When the clock alone brings something."""
         now_ms = self.clock()
         times = [row.closed_until_ms for row in self.store.closed_lanes().values() if row.closed_until_ms is not None
