@@ -8,7 +8,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-pytest.register_assert_rewrite("millpond.testing")  # the suite's plain assertions then say what they found
+# The suite's plain assertions then say what they found, where this environment does not have the plugin yet.
+pytest.register_assert_rewrite("millpond.testing.store_cases", "millpond.testing.scene")
 
 from millpond.store.store import Store, open_sqlite  # noqa: E402
 from millpond.testing.scene import MakeStore, Scene  # noqa: E402

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -121,7 +120,6 @@ def test_the_entry_point_is_declared_and_loads(tmp_path: Path) -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
     [(name, value)] = declared["pytest11"].items()
     assert (name, value) == ("millpond", PLUGIN)
-    assert EntryPoint(name, value, "pytest11").load().__name__ == PLUGIN
     # As an installer would write it, beside the package; where it is installed already, the first one found counts.
     info = tmp_path / "site" / "millpond_declared-1.dist-info"
     info.mkdir(parents=True)
@@ -143,6 +141,25 @@ def test_nothing_of_millpond_is_loaded_by_its_plugin():
 
 def test_a_project_that_uses_no_fixture_pays_for_nothing(tmp_path: Path) -> None:
     passes(tmp_path, LOADED)
+
+
+FAILING = """
+from millpond.store.store import Store, open_sqlite
+from millpond.testing import STORE_CASES, run_store_case
+
+class Wrong(Store):
+    def requests(self, *_):
+        return ["one of nobody's"]
+
+def test_a_case(tmp_path):
+    case = dict(STORE_CASES)["retry_hands_the_requests_to_the_live_job_of_the_key"]
+    run_store_case(case, lambda now_ms: Wrong(open_sqlite(tmp_path / "queue.db", durable=False), now_ms))
+"""
+
+
+def test_a_case_of_a_suite_says_what_it_found(tmp_path: Path) -> None:
+    said = run_pytest(tmp_path, FAILING).stdout
+    assert 'E       assert ["one of nobody\'s"] == []' in said, said
 
 
 def test_millpond_does_not_need_pytest() -> None:

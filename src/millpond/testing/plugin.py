@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from millpond.queue import Queue
     from millpond.testing.scripted_lane import ScriptedLane
 
+# The plain assertions of the suites then say what they found.
+pytest.register_assert_rewrite("millpond.testing.store_cases", "millpond.testing.scene", "millpond.testing.lane_cases")
+
 
 @pytest.fixture
 def millpond_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
