@@ -440,9 +440,14 @@ def test_a_case_that_needs_what_was_not_given_says_so() -> None:
 def test_a_far_side_may_show_whose_reply_it_is_in_its_own_way() -> None:
     lane = ScriptedLane(then=Reply("quack"))
     case = dict(LANE_CASES)["a_prompt_is_answered"]
+    assert run_lane_case(case, lambda: lane)
     with pytest.raises(AssertionError, match="was answered 'quack', which is not its reply"):
-        run_lane_case(case, lambda: lane)
-    assert run_lane_case(case, lambda: lane, shows=lambda _, reply: reply.text == "quack")
+        run_lane_case(case, lambda: lane, shows=lambda work, reply: work.task in reply.text)
+
+
+@pytest.mark.parametrize("answer", [lambda work: work.task, lambda _: "yes"], ids=["repeats", "says-yes"])
+def test_a_lane_itself_will_do_if_it_lives_on_after_it_was_closed(answer: Callable[[Prompt], str]) -> None:
+    exercise_lane(CallableLane(answer))
 
 
 def test_faults_that_cannot_be_used_are_refused() -> None:

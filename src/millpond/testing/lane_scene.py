@@ -27,6 +27,9 @@ Fault = Outcome | Literal["silence"]
 
 FAULTS: tuple[Fault, ...] = (*(one for one in get_args(Outcome) if one != "ok"), "silence")
 
+TASK = "Say: duck"
+"""How every task begins."""
+
 PATIENCE_S = 2.0
 """What a lane gets beyond its own total deadline, and to end what was given up: machines are busy."""
 
@@ -101,7 +104,7 @@ class LaneScene:
 
     def prompt(self, **parts: Any) -> Prompt:
         """Work that nobody asked before."""
-        return Prompt(f"Say: duck {next(self._numbers)}!", **parts)
+        return Prompt(f"{TASK} {next(self._numbers)}!", **parts)
 
     def begin(self, lane: Lane, work: Any, *, key: str = "", attempt_no: int = 1) -> asyncio.Task[Evidence]:
         """A call that is under way, as the engine begins it."""
@@ -171,6 +174,6 @@ class LaneScene:
         return list(self._far_side.keys_seen(lane))
 
 
-def shows_task(work: Prompt, reply: Reply) -> bool:
-    """Whether a reply belongs to a task, where the far side says the task again in what it answers."""
-    return work.task in reply.text
+def names_no_other(work: Prompt, reply: Reply) -> bool:
+    """Whether a reply may belong to a task: where the far side says a task again, it must be this one."""
+    return work.task in reply.text or TASK not in reply.text

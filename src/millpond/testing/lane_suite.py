@@ -8,7 +8,7 @@ from millpond.lanes.lane import Lane
 from millpond.rules.job import Prompt, Reply
 from millpond.testing.cases import cases_of, refuse_without_assertions, run_all
 from millpond.testing.lane_cases import answering, failing, living
-from millpond.testing.lane_scene import FarSide, Fault, LaneScene, MakeLane, NotGivenError, shows_task
+from millpond.testing.lane_scene import FarSide, Fault, LaneScene, MakeLane, NotGivenError, names_no_other
 
 LaneCase = Callable[[LaneScene], None]
 
@@ -18,36 +18,41 @@ LANE_CASES: tuple[tuple[str, LaneCase], ...] = cases_of(answering, failing, livi
 
 def run_lane_case(
     case: LaneCase,
-    make_lane: MakeLane,
+    make_lane: MakeLane | Lane,
     *,
     faults: Mapping[Fault, MakeLane] | None = None,
     keys_seen: Callable[[Lane], Sequence[str]] | None = None,
-    shows: Callable[[Prompt, Reply], bool] = shows_task,
+    shows: Callable[[Prompt, Reply], bool] = names_no_other,
 ) -> bool:
     """Run one case on lanes of its own; False if it needs faults or keys that were not given. Raises AssertionError.
 
     The arguments are those of `exercise_lane`.
     """
-    return _run(case, FarSide(make_lane, faults or {}, keys_seen, shows))
+    return _run(case, FarSide(_made(make_lane), faults or {}, keys_seen, shows))
 
 
 def exercise_lane(
-    make_lane: MakeLane,
+    make_lane: MakeLane | Lane,
     *,
     faults: Mapping[Fault, MakeLane] | None = None,
     keys_seen: Callable[[Lane], Sequence[str]] | None = None,
-    shows: Callable[[Prompt, Reply], bool] = shows_task,
+    shows: Callable[[Prompt, Reply], bool] = names_no_other,
 ) -> None:
     """Run every case on lanes of its own, and raise all that failed together (ExceptionGroup), each with its name.
 
-    `make_lane()` makes a new lane whose far side answers every prompt. `faults` maps an outcome, or `silence`, to what
+    `make_lane()` makes a new lane whose far side answers every prompt; a lane itself will do if it can be used again
+    after it was closed. `faults` maps an outcome, or `silence`, to what
     makes a lane whose far side plays that at the first call and is well afterwards; for silence the lane's total
     deadline must be short. `keys_seen(lane)` lists the idempotency keys of all requests that the far side got, in
-    order. `shows(prompt, reply)` says whether a reply belongs to a prompt; if it is left out, the far side must repeat
-    the task in its answer. Cases that need a fault, or the keys, are left out where these are not given.
+    order. `shows(prompt, reply)` says whether a reply belongs to a prompt; if it is left out, an answer may not repeat
+    another task. Cases that need a fault, or the keys, are left out where these are not given.
     """
-    far_side = FarSide(make_lane, faults or {}, keys_seen, shows)
+    far_side = FarSide(_made(make_lane), faults or {}, keys_seen, shows)
     run_all(LANE_CASES, lambda case: _run(case, far_side))
+
+
+def _made(given: MakeLane | Lane) -> MakeLane:
+    return (lambda: given) if isinstance(given, Lane) else given
 
 
 def _run(case: LaneCase, far_side: FarSide) -> bool:

@@ -97,7 +97,6 @@ def no_work_makes_it_raise(s: LaneScene) -> None:
         Prompt(task, tools=({"type": "function", "function": {"name": "quack", "parameters": {"type": "object"}}},)),
         Prompt(task, model="a model that nobody has"),
         Prompt(task, params={"temperature": 0.5}, reasoning="low", system="Be brief."),
-        Command("quack", {"times": 2}, "uid-1"),
     ]
 
     async def each(lane: Lane) -> None:
@@ -106,6 +105,9 @@ def no_work_makes_it_raise(s: LaneScene) -> None:
             assert ending.outcome in ("ok", "unfit", "permanent", "unusable"), (
                 f"{work} ended as {ending.outcome} ({ending.classified.message}), and would end so again and again"
             )
+        ending = s.judge(lane, await s.ask(lane, Command("quack", {"times": 2}, "uid-1")))
+        # A function that was written for prompts may stumble over a command; that must not shut out the prompts.
+        assert ending.closing is None, f"a command closed the lane for all work: {ending.closing}"
 
     s.run(lane, each)
 
