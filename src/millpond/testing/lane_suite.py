@@ -52,7 +52,7 @@ def exercise_lane(
 
 
 def _made(given: MakeLane | Lane) -> MakeLane:
-    return (lambda: given) if isinstance(given, Lane) else given
+    return given if callable(given) else lambda: given
 
 
 def _run(case: LaneCase, far_side: FarSide) -> bool:
