@@ -15,7 +15,9 @@ from llmock.pytest_plugin import LLMock
 from llmock.scenarios import Match, Reply, StreamFault
 from pond import FREE_MODEL, PAID_MODEL, Pond
 
-from millpond.rules.policy import Deadlines
+from millpond.lanes.chat import ChatLane
+from millpond.rules.policy import Deadlines, LanePolicy
+from millpond.testing import exercise_lane
 
 MakePond = Callable[..., Pond]
 
@@ -257,3 +259,30 @@ def test_a_lane_without_room_is_asked_for_as_long_as_it_says_when(make_pond: Mak
     pond = make_pond(policy={"saturated_default_ms": 20, "saturated_floor_ms": 1})
     assert pond.drain(QUESTIONS[0], blames=["retry_storm"]).done == 1
     assert pond.states() == [("done", 1)]
+
+
+# ---------------------------------------------------------------- the suite that every lane must pass
+
+
+@either_way
+def test_our_lane_passes_the_suite_of_lanes_against_it(llmock: LLMock, streams: bool) -> None:
+    def lane() -> ChatLane:
+        return ChatLane(LanePolicy("mock", base_url=llmock.base_url(), model=FREE_MODEL, streams=streams), "")
+
+    def ill(**fault: Any) -> Callable[[], ChatLane]:
+        def made() -> ChatLane:
+            llmock.reset().fail(**fault)
+            return lane()
+
+        return made
+
+    exercise_lane(
+        lane,
+        faults={
+            "saturated": ill(status=429, retry_after=1),
+            "retryable": ill(status=503, retry_after=1),
+            "ambiguous": ill(status=500),
+            "permanent": ill(status=422),
+            "lane_down": ill(status=401),
+        },
+    )
