@@ -157,13 +157,14 @@ class AsyncQueue:
         max_jobs: int | None = None,
         until_empty: bool = False,
         daemon: bool = False,
+        max_iters: int | None = None,
     ) -> Summary:
         """Drain the queue on this loop, async callables included, as `Queue.drain` does on one of its own.
 
         To cancel the task that awaits it is to stop it: once, calls in flight may finish within the policy's grace;
         twice, they are cut. It ends as cancelled after what they brought is written.
         """
-        until = Until(until_empty=until_empty, daemon=daemon, max_jobs=max_jobs)
+        until = Until(until_empty=until_empty, daemon=daemon, max_jobs=max_jobs, max_iters=max_iters)
         try:
             async with self.draining(policy, lanes=lanes) as drainer:
                 return await drainer.run(until)

@@ -485,14 +485,16 @@ class Queue:
         max_jobs: int | None = None,
         until_empty: bool = False,
         daemon: bool = False,
+        max_iters: int | None = None,
     ) -> Summary:
         """Drain the queue, and say what was done and what is left.
 
         Ends when nothing is ready, in flight or due soon; `until_empty` waits for everything that the clock can bring,
-        `daemon` for ever. A queue that another process drains gives a Summary with reason `lock_held` and its holder.
-        Works inside a running event loop too, on a thread of its own.
+        `daemon` for ever; `max_jobs` and `max_iters` end it early, after so many jobs, or rounds of calls. A queue that
+        another process drains gives a Summary with reason `lock_held` and its holder. Works inside a running event loop
+        too, on a thread of its own.
         """
-        until = Until(until_empty=until_empty, daemon=daemon, max_jobs=max_jobs)
+        until = Until(until_empty=until_empty, daemon=daemon, max_jobs=max_jobs, max_iters=max_iters)
         try:
             with self.draining(policy, lanes=lanes) as drainer:
                 return _run(drainer, until)

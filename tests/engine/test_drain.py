@@ -329,6 +329,39 @@ def test_max_jobs_leaves_the_rest_for_the_next_run(mill: Mill) -> None:
     assert (summary.done, summary.ready, summary.reason, len(lane.calls)) == (3, 7, "max_jobs", 3)
 
 
+def test_a_round_fills_the_lanes_once_and_ends_with_its_last_call(mill: Mill) -> None:
+    """The first call of a round is slow: the slot that comes free before it stays free until it has ended."""
+    lane = free([Held()], max_in_flight=2)
+    mill.ask(*(f"q{n}" for n in range(7)))
+    drainer = mill.drainer(lane)
+
+    async def act() -> None:
+        await mill.hears("done")
+        assert len(lane.calls) == 2
+        lane.let_go()
+
+    summary = asyncio.run(during(drainer.run(Until(max_iters=2)), act))
+    assert (summary.done, summary.ready, summary.reason, len(lane.calls)) == (4, 3, "max_iters", 4)
+
+
+def test_rounds_are_counted_whatever_becomes_of_their_jobs(mill: Mill) -> None:
+    lane = free(["retryable", "saturated", "ok", "ok"], max_in_flight=2)
+    mill.ask("a", "b", "c")
+    summary = mill.drain(lane, until=Until(max_iters=1))
+    assert (summary.done, summary.reason, len(lane.calls)) == (0, "max_iters", 2)
+    assert summary.ready + summary.waiting == 3
+
+
+def test_a_look_that_finds_nothing_is_no_round(mill: Mill) -> None:
+    mill.ask("a")
+    mill.ask("b", not_before_ms=wall_ms() + 300)
+    summary = mill.drain(free(), until=Until(until_empty=True, max_iters=3))
+    assert (summary.done, summary.reason) == (2, "empty")
+    mill.ask("c")
+    mill.ask("d", not_before_ms=wall_ms() + 300)
+    assert mill.drain(free(), until=Until(daemon=True, max_iters=2)).reason == "max_iters"
+
+
 def test_a_foreground_drain_does_not_wait_for_what_is_due_much_later(mill: Mill) -> None:
     mill.ask("a", not_before_ms=wall_ms() + 3_600_000)
     summary = mill.drain(free())

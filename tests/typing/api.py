@@ -189,8 +189,10 @@ def draining(queue: Queue, policy: Policy) -> None:
     assert_type(summary.paid_twice_usd, Decimal | None)
     assert_type(summary.untold, int)
     assert_type(summary.holder, str | None)
-    assert_type(summary.reason, Literal["empty", "idle", "max_jobs", "budget", "stopped", "signal", "lock_held"])
-    queue.drain(lanes=greet, daemon=True)
+    assert_type(
+        summary.reason, Literal["empty", "idle", "max_jobs", "max_iters", "budget", "stopped", "signal", "lock_held"]
+    )
+    queue.drain(lanes=greet, daemon=True, max_iters=2)
     queue.drain(lanes=[CallableLane(shout, price="0.01", serial=True), ScriptedLane("free", ["retryable"]), "paid"])
     queue.drain(lanes={"mine": shout, "scripted": ScriptedLane()})
     queue.drain(lanes="free")

@@ -41,11 +41,16 @@ TEND_MS = 1_000
 
 @dataclass(slots=True)
 class Until:
-    """When a drain ends. Nothing set: when nothing is ready, in flight or due within the policy's idle_exit_ms."""
+    """When a drain ends. Nothing set: when nothing is ready, in flight or due within the policy's idle_exit_ms.
+
+    `max_jobs`: once so many jobs have ended. `max_iters`: after so many rounds. A round is one lease that takes work
+    into the free slots of all open lanes, and ends with the last of its calls; a look that finds nothing is none.
+    """
 
     until_empty: bool = False
     daemon: bool = False
     max_jobs: int | None = None
+    max_iters: int | None = None
 
 
 class Drainer:
@@ -153,6 +158,7 @@ class Drainer:
     # --- the loop -------------------------------------------------------------------------------------------------
 
     async def _drain(self, until: Until) -> Reason:
+        rounds = 0
         while True:
             self._changed.clear()
             version = self._store.db.data_version()
@@ -167,7 +173,13 @@ class Drainer:
                 )
             if until.max_jobs is not None and self.tab.done + self.tab.failed >= until.max_jobs:
                 return "max_jobs"
+            if rounds == until.max_iters:
+                return "max_iters"
+            if until.max_iters is not None and self._journeys:
+                await self._wait(version)  # the round goes on until its last call has ended
+                continue
             if await self._lease(until):
+                rounds += 1
                 continue
             ended = await self._scribe.look(partial(self._is_over, until))
             if self._changed.is_set() or self._store.db.data_version() != version:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from millpond.rules.html import table
 
-Reason = Literal["empty", "idle", "max_jobs", "budget", "stopped", "signal", "lock_held"]
+Reason = Literal["empty", "idle", "max_jobs", "max_iters", "budget", "stopped", "signal", "lock_held"]
 
 
 @dataclass(frozen=True, slots=True)
