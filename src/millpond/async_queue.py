@@ -21,6 +21,7 @@ from millpond.rules.errors import LockHeld
 from millpond.rules.html import table
 from millpond.rules.job import Submission
 from millpond.rules.policy import Policy
+from millpond.waiting import EVERYTHING, Everything
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -128,10 +129,10 @@ class AsyncQueue:
 
     async def wait(
         self,
-        what: Waitable | Iterable[Waitable] | Submission | str,
+        what: Waitable | Iterable[Waitable] | Submission | str | Everything = EVERYTHING,
         timeout: float | None = None,  # noqa: ASYNC109  # the word of Queue
     ) -> bool:
-        """Wait until all of these requests (or a whole submission) are answered, failed or cancelled.
+        """Wait until all of these requests (a whole submission, the whole queue) are answered, failed or cancelled.
 
         `timeout` in s; False if it passed first. Raises UsageError for an unknown request or submission.
         """

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from millpond import bulk
 from millpond.engine.clock import wall_ms
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.owner import DrainLock, Holder, Owner
@@ -30,7 +31,7 @@ from millpond.report.status import Status
 from millpond.report.summary import Summary
 from millpond.rows import read as read
 from millpond.rules.errors import KeyConflict, LockHeld, UsageError
-from millpond.rules.filters import matches, parse
+from millpond.rules.filters import parse
 from millpond.rules.html import table
 from millpond.rules.job import (
     Attempt,
@@ -48,16 +49,16 @@ from millpond.rules.job import (
     Submission,
     Work,
 )
-from millpond.rules.policy import LanePolicy, Policy
+from millpond.rules.policy import Policy
 from millpond.rules.prompt import short_name
-from millpond.rules.router import Past, Step, hold_ms, route_work
+from millpond.rules.router import Past, Step, route_work
 from millpond.rules.times import instant_ms
 from millpond.settings.home import make_home
 from millpond.settings.load import Settings, load
 from millpond.store.enqueue import CHUNK_REQUESTS, Asked
 from millpond.store.reclaim import Reclaimed
 from millpond.store.store import PAGE_ROWS, Store, open_sqlite
-from millpond.waiting import Bell, Waiting
+from millpond.waiting import EVERYTHING, Bell, Everything, Waiting
 
 MAX_ID = 2**63
 """No id reaches this: what a column of whole numbers holds."""
@@ -290,12 +291,8 @@ class Queue:
 
     def jobs(self, filter: str = "", *, limit: int = 100, before_id: int | None = None) -> list[Job]:  # noqa: A002
         """Jobs that match a filter, newest first. Raises UsageError for a filter that cannot be read."""
-        return list(islice(self._matching(filter, before_id), limit))
-
-    def _matching(self, filter: str, before_id: int | None = None) -> Iterator[Job]:  # noqa: A002
-        """Jobs that match, newest first, by pages: what is done to one changes no page to come."""
         terms = parse(filter, self.store.now_ms())
-        return (job for job in self.store.jobs(before_id=before_id) if matches(terms, job, self.store.look_into))
+        return list(islice(self.store.jobs(terms, before_id=before_id), limit))
 
     def submission(self, id_or_name: int | str) -> Submission:
         """One submission by id or name. Raises UsageError if there is none."""
@@ -305,9 +302,9 @@ class Queue:
             raise UsageError(f"no submission {id_or_name!r} in this queue; `millpond submissions` lists them")
         return found
 
-    def submissions(self) -> list[Submission]:
+    def submissions(self, *, limit: int = 100) -> list[Submission]:
         """The newest submissions, newest first."""
-        return self.store.submissions()
+        return self.store.submissions(limit)
 
     def counts(self) -> dict[str, int]:
         """Jobs by state; `held` is part of `waiting`."""
@@ -369,8 +366,12 @@ class Queue:
             raise UsageError(f"no request {_request_id(receipt_or_request_id)} in this queue")
         return found if found.state in ("done", "failed", "cancelled") else None
 
-    def wait(self, what: Waitable | Iterable[Waitable] | Submission | str, timeout: float | None = None) -> bool:
-        """Wait until all of these requests (or a whole submission) are answered, failed or cancelled.
+    def wait(
+        self,
+        what: Waitable | Iterable[Waitable] | Submission | str | Everything = EVERYTHING,
+        timeout: float | None = None,
+    ) -> bool:
+        """Wait until all of these requests (a whole submission, the whole queue) are answered, failed or cancelled.
 
         `timeout` in s; False if it passed first. Raises UsageError for an unknown request or submission.
         """
@@ -382,8 +383,12 @@ class Queue:
             return False
         return True
 
-    def answered(self, what: Waitable | Iterable[Waitable] | Submission | str) -> Future[None]:
+    def answered(
+        self, what: Waitable | Iterable[Waitable] | Submission | str | Everything = EVERYTHING
+    ) -> Future[None]:
         """What `wait` waits for, as a future. All of a queue's futures are looked after by one thread."""
+        if what is EVERYTHING:
+            return self._waiting.for_all()
         if isinstance(what, Submission | str):
             return self._waiting.for_submission(what.id if isinstance(what, Submission) else self.submission(what).id)
         ids = [_request_id(one) for one in ([what] if isinstance(what, Receipt | int) else what)]
@@ -394,9 +399,9 @@ class Queue:
                 raise UsageError(f"no request {unknown} in this queue")
         return self._waiting.for_requests(ids)
 
-    def ledger(self, job_id: int | None = None) -> Iterator[Attempt]:
-        """Attempts in order: of one job and its key, or all."""
-        return by_pages(self.store.attempts(job_id))
+    def ledger(self, job_id: int | None = None, *, last: int | None = None) -> Iterator[Attempt]:
+        """Attempts in order: of one job and its key, or all; `last`: no more than the last so many."""
+        return by_pages(self.store.attempts(job_id, last=last))
 
     def feed(self, after: str | None = None, *, follow: bool = False) -> Iterator[Event]:
         """Events since a cursor, up to now; with `follow` for ever, each as it happens, in whichever process.
@@ -416,64 +421,30 @@ class Queue:
 
     # --- what persons do ------------------------------------------------------------------------------------------
 
-    def cancel(self, filter_or_ids: str | int | Iterable[int], *, dry_run: bool = False) -> BulkReport:
-        """Cancel jobs: by ids, or those that match a filter. A call in flight is listened to on; its reply is kept."""
+    def cancel(self, filter_or_ids: bulk.Which, *, dry_run: bool = False) -> BulkReport:
+        """Cancel jobs: by ids, or those that match a filter. A call in flight is listened to on; its reply is kept.
 
-        def one(job: Job) -> tuple[bool, str]:
-            called = next((row.lane for row in self.store.attempts(job.id) if row.outcome is None), job.next_lane)
-            lane = self.policy.lanes.get(called) or LanePolicy(called)
-            hold = hold_ms(lane, self.policy, job.service_class, job.due_ms, self.store.now_ms())
-            done = self.store.cancel(job.id, hold_ms=hold)
-            return done.moved, done.why
+        Of a Submission, or where the filter names one (`submission:s3`), only what it asks of the jobs is withdrawn: a
+        job that others ask for too goes on for them.
+        """
+        chosen = bulk.choose(self.store, filter_or_ids)
+        return bulk.run(bulk.Cancel(self.store, self.policy, chosen.submissions), chosen.jobs, dry_run=dry_run)
 
-        return self._bulk(filter_or_ids, one, dry_run, ("waiting", "ready", "leased", "offloaded"))
+    def retry(self, filter_or_ids: bulk.Which, *, lane: str | None = None, dry_run: bool = False) -> BulkReport:
+        """Ask again for failed, cancelled or undeliverable jobs, with the policy's attempts granted anew.
 
-    def retry(
-        self, filter_or_ids: str | int | Iterable[int], *, lane: str | None = None, dry_run: bool = False
-    ) -> BulkReport:
-        """Ask again for failed, cancelled or undeliverable jobs, with the policy's attempts granted anew."""
+        Of a Submission, or where the filter names one, its own withdrawals are taken back, those of others are not.
+        """
         if lane is not None:
             self.policy.lane(lane)
-
-        def one(job: Job) -> tuple[bool, str]:
-            done = self.store.retry(job.id, granted=self.policy.max_attempts_per_job, lane=lane)
-            return done.moved, done.why
-
-        return self._bulk(filter_or_ids, one, dry_run, ("failed", "cancelled", "waiting"))
+        chosen = bulk.choose(self.store, filter_or_ids)
+        return bulk.run(bulk.Retry(self.store, self.policy, chosen.submissions, lane), chosen.jobs, dry_run=dry_run)
 
     def resume_lane(self, name: str) -> None:
         """Open a lane, whoever closed it. Raises UnknownLane."""
         if name not in self.store.closed_lanes():
             self.policy.lane(name)
         self.store.open_lane(name)
-
-    def _bulk(self, which: Any, verb: Any, dry_run: bool, states: Sequence[str]) -> BulkReport:
-        jobs: Iterable[Job | None]
-        if isinstance(which, str):
-            if not which.strip():
-                raise UsageError(
-                    "filter: found nothing, wanted words such as state:failed, or ids; it would admit all jobs"
-                )
-            jobs = self._matching(which)
-        else:
-            ids = [which] if isinstance(which, int) else which
-            jobs = (self.store.job(id_) if 0 < id_ < MAX_ID else None for id_ in ids)
-        eligible = done = 0
-        reasons: dict[str, int] = {}
-        for job in jobs:
-            why = ""
-            if job is None:
-                why = "unknown job"
-            elif job.state not in states or (job.state == "waiting" and "failed" in states
-                                             and job.wait_reason != "undeliverable"):  # fmt: skip
-                why = f"already {job.state}" if "failed" not in states else f"is {job.state}"
-            else:
-                eligible += 1
-                took, why = (False, "") if dry_run else verb(job)
-                done += took
-            if why:
-                reasons[why] = reasons.get(why, 0) + 1
-        return BulkReport(eligible, done, sum(reasons.values()), reasons)
 
     # --- draining -------------------------------------------------------------------------------------------------
 

@@ -7,10 +7,20 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from enum import Enum
 from itertools import chain, islice
 
 from millpond.db import fork
 from millpond.store.store import PAGE_ROWS, Store
+
+
+class Everything(Enum):
+    """What is waited for where nothing is named. No None: one that came by mistake would wait for a whole queue."""
+
+    EVERYTHING = "everything"
+
+
+EVERYTHING = Everything.EVERYTHING
 
 POLL_S = 0.05
 """How often other processes' commits are looked for: one PRAGMA for all who wait. Our own ring the bell."""
@@ -98,6 +108,10 @@ class Waiting:
             return None if position is None else self._store.request_at(submission_id, position)
 
         return self._await(following)
+
+    def for_all(self) -> Future[None]:
+        """Done once no request of the queue waits for its answer, those included that come meanwhile."""
+        return self._await(self._store.any_pending_request)
 
     def for_event(self, after: int) -> Future[None]:
         """Done once there is an event with a seq above this one."""

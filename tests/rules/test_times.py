@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.rules.errors import UsageError
-from millpond.rules.times import MAX_MS, age_words, duration_ms, instant_ms, show_ms
+from millpond.rules.times import MAX_MS, age_words, duration_ms, instant_ms, show_ms, took_words
 from millpond.store.moves import FAR_FUTURE_MS
 
 NOW = 1_796_112_000_000  # 2026-12-01T08:00Z
@@ -191,3 +191,8 @@ def test_every_accepted_moment_is_at_or_before_the_stores_far_future() -> None:
 )  # fmt: skip
 def test_an_age_is_told_in_its_largest_unit(ms: int, words: str) -> None:
     assert age_words(ms) == words
+
+
+@pytest.mark.parametrize(("ms", "words"), [(-5, "0 ms"), (340, "340 ms"), (999, "999 ms"), (1_240, "1.2 s")])
+def test_how_long_a_call_took_is_told_in_ms_or_s(ms: int, words: str) -> None:
+    assert took_words(ms) == words

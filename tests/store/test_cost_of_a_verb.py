@@ -12,6 +12,7 @@ import pytest
 from population import fill, fill_answers
 
 from millpond.rules.admission import Closing
+from millpond.rules.filters import parse
 from millpond.rules.job import Reply
 from millpond.store import looking
 from millpond.store.store import Store, open_sqlite
@@ -169,3 +170,57 @@ def test_asking_whether_a_submission_waits_costs_one_page_however_large_it_is(tm
         scene.store.close()
     assert steps[0] == steps[1]
     assert 0 < max(steps[0][:2]) < 200 < steps[0][2]
+
+
+FEW = {"done": 50, "failed": 50, "waiting": 50, "ready": 20, "unrouted": 20}
+DRIVEN = {
+    "state:failed": "done", "state:cancelled": "ready", "state:waiting": "done", "state:backoff": "ready",
+    "state:held": "waiting", "state:leased": "done", "state:ready": "done", "id:10..20": "done",
+    "submission:mine": "done", "submission:mine -state:failed": "failed",
+}  # fmt: skip
+"""A filter -> jobs that it does not admit, of which there may be any number."""
+
+
+@pytest.mark.parametrize("words", DRIVEN)
+def test_what_a_filter_leaves_out_costs_it_nothing(tmp_path: Path, meter: Meter, words: str) -> None:
+    small, large = (steps_of_a_filter(tmp_path / f"{size}.db", meter, words, size) for size in (1_000, 10_000))
+    assert large <= 1.05 * small + 20, f"{small} steps beside 1,000, {large} beside 10,000"
+
+
+def steps_of_a_filter(path: Path, meter: Meter, words: str, size: int) -> int:
+    """The steps of reading all jobs that a filter admits, the oldest and the newest of which are far apart."""
+    scene = open_scene(path)
+    scene.store.open_submission("mine")
+    fill(path, **(FEW | {DRIVEN[words]: size}))
+    connection = apsw.Connection(str(path))
+    with connection:
+        connection.execute(
+            "INSERT INTO request (submission_id, position, job_id, disposition) "
+            "SELECT 1, id, id, 'new' FROM job WHERE id <= 20"
+        ).fetchall()
+        connection.execute("UPDATE submission SET requests = 20").fetchall()
+        connection.execute("INSERT INTO owner VALUES ('lessee', 'worker', 'h', 1, 'b', 1, 0)").fetchall()
+        connection.execute("UPDATE job SET lease_owner = 'lessee' WHERE state = 'leased'").fetchall()
+        connection.execute("DELETE FROM tally").fetchall()
+        connection.execute("INSERT INTO tally SELECT state, count(*) FROM job GROUP BY state").fetchall()
+        connection.execute(
+            "INSERT INTO tally SELECT 'held', count(*) FROM job WHERE state = 'waiting' AND wait_reason = 'held'"
+        ).fetchall()
+    connection.close()
+    found: list[Any] = []
+    steps = meter.of(lambda: found.extend(scene.store.jobs(parse(words, scene.now_ms))))
+    assert found
+    scene.store.close()
+    return steps
+
+
+def test_the_last_of_the_ledger_costs_the_same_however_long_it_is(tmp_path: Path, meter: Meter) -> None:
+    steps: list[int] = []
+    for size in (1_000, 10_000):
+        scene = open_scene(tmp_path / f"{size}.db")
+        fill(tmp_path / f"{size}.db", **(FEW | {"done": size}))
+        found: list[Any] = []
+        steps.append(meter.of(lambda: found.extend(scene.store.attempts(last=20))))  # noqa: B023  # called at once
+        assert [row.seq for row in found] == list(range(size + 500 - 19, size + 500 + 1))
+        scene.store.close()
+    assert steps[0] == steps[1]

@@ -168,7 +168,11 @@ def looking(queue: Queue, receipt: Receipt) -> None:
     queue.wait([receipt, 7])
     queue.wait("s")
     queue.wait(queue.submission(1))
+    queue.wait(timeout=1)
+    assert_type(queue.submissions(limit=5)[0].states, Mapping[str, int])
+    assert_type(queue.submission("s").dispositions, Mapping[str, int])
     attempts = queue.ledger(1)
+    assert_type(queue.ledger(last=5), Iterator[Attempt])
     assert_type(attempts, Iterator[Attempt])
     assert_type(next(attempts).outcome, Outcome | None)
     assert_type(queue.feed(), Iterator[Event])
@@ -178,6 +182,8 @@ def looking(queue: Queue, receipt: Receipt) -> None:
 
 def persons(queue: Queue) -> None:
     assert_type(queue.cancel(1), BulkReport)
+    assert_type(queue.cancel(queue.submission("s")).kept, int)
+    assert_type(queue.retry(queue.submission("s"), dry_run=True).dry_run, bool)
     assert_type(queue.retry("state:failed", lane="paid", dry_run=True), BulkReport)
     assert_type(queue.retry([1, 2]).reasons, Mapping[str, int])
     queue.resume_lane("free")

@@ -13,7 +13,7 @@ from millpond.rules.job import Attempt, Job, OwnerRow
 from millpond.rules.outcome import TABLE, TABLE_VERSION
 from millpond.rules.policy import Policy
 from millpond.rules.router import Exhausted, route_work
-from millpond.rules.times import age_words, show_ms
+from millpond.rules.times import age_words, show_ms, took_words
 from millpond.store.bodies import load_work
 from millpond.store.lanes import LaneRow
 from millpond.store.store import Store
@@ -153,7 +153,7 @@ def _attempts(job: Job, attempts: Sequence[Attempt], now_ms: int) -> Iterator[st
 
 
 def _attempt(job: Job, one: Attempt, now_ms: int) -> Iterator[str]:
-    took = _took((one.ended_ms if one.ended_ms is not None else now_ms) - one.started_ms)
+    took = took_words((one.ended_ms if one.ended_ms is not None else now_ms) - one.started_ms)
     whose = f" (job {one.job_id})" if one.job_id != job.id else ""
     ended = one.outcome or "open"
     code = f" ({one.code})" if one.code and one.code != one.outcome else ""
@@ -175,10 +175,6 @@ def _attempt(job: Job, one: Attempt, now_ms: int) -> Iterator[str]:
         yield f"     {one_line(one.message)}"
     if rule := _rule(one):
         yield f"     {rule}"
-
-
-def _took(ms: int) -> str:
-    return f"{max(ms, 0)} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
 
 
 def _number(n: int | None) -> str:

@@ -114,6 +114,10 @@ class Submission:
     done: int
     failed: int
     cancelled: int
+    states: Mapping[str, int]
+    """State -> how many of its requests are in it; `cancelled` are those that it withdrew."""
+    dispositions: Mapping[str, int]
+    """`new`, `joined`, `reused` -> how many of its requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,3 +316,7 @@ class BulkReport:
     skipped: int
     reasons: Mapping[str, int]
     """Reason -> number of jobs skipped for it."""
+    kept: int = 0
+    """Cancel by a submission: jobs that go on, since others ask for them too. Of a dry run, those that would."""
+    dry_run: bool = False
+    """Nothing was done: it says only what would be."""

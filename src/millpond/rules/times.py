@@ -83,6 +83,11 @@ def age_words(ms: int) -> str:
     return f"{max(ms, 0) // 1000} s"
 
 
+def took_words(ms: int) -> str:
+    """How long a call took, for people: `340 ms`, `1.2 s`."""
+    return f"{max(ms, 0)} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
+
+
 def _parse_duration(text: str) -> int | None:
     """The ms of whole numbers with units, largest unit first, each at most once; None for anything else."""
     match = _DURATION.fullmatch(text) if len(text) <= _LONGEST_CHARS else None

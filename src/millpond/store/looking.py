@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from millpond.db.database import Transaction
 from millpond.rules.filters import Term
-from millpond.rules.job import Error, Event, Job, Reply, Result, State, Submission
+from millpond.rules.job import Disposition, Error, Event, Job, Reply, Result, State, Submission
+from millpond.rules.lifecycle import LIVE, STATES
 from millpond.rules.price import from_micro
 from millpond.store.bodies import contains, load_reply
 from millpond.store.moves import FAR_FUTURE_MS
@@ -100,7 +101,7 @@ def look_into(tx: Transaction, term: Term, job_id: int) -> bool:
     A submission is named by its name, or by its number where the name is one.
     """
     if term.field == "submission":
-        number = int(term.value) if term.value.isascii() and term.value.isdecimal() and len(term.value) < 19 else 0
+        number = number_of(term.value)
         return tx.one("job_in_submission", job_id=job_id, name=term.value, id=number) is not None
     if term.field == "intent":
         row = tx.one("job_route", job_id=job_id)
@@ -110,10 +111,15 @@ def look_into(tx: Transaction, term: Term, job_id: int) -> bool:
     return row is not None and contains(row.body, term.value)
 
 
+def number_of(name: str) -> int:
+    """The number that the name of a submission may be; 0, which none has, where it is no number."""
+    return int(name) if name.isascii() and name.isdecimal() and len(name) < 19 else 0
+
+
 def result(row: Any) -> Result:
     """A row of v_result as a value. Tokens and cost stand only on the request that paid, its job's first."""
-    reply = load_reply(row.body) if row.body is not None and row.state == "done" else None
     state = cast("State", "cancelled" if row.withdrawn_ms is not None else row.state)
+    reply = load_reply(row.body) if row.body is not None and state == "done" else None
     paid = row.disposition == "new" and row.state == "done"
     paid_here = paid and row.answered_by_job == row.job_id
     return Result(
@@ -215,16 +221,23 @@ def requests(rows: Iterable[Any]) -> list[RequestRow]:
 
 def submission(tx: Transaction, row: Any) -> Submission:
     """A submission with how its requests stand; counts all its requests."""
-    states = {one.state: one.n for one in tx.all("submission_states", id=row.id)}
-    ended = {name: states.get(name, 0) for name in ("done", "failed", "cancelled")}
+    states: dict[str, int] = dict.fromkeys(STATES, 0)
+    dispositions: dict[str, int] = dict.fromkeys(get_args(Disposition), 0)
+    for group in tx.all("submission_states", id=row.id):
+        states[group.state] += group.n
+        dispositions[group.disposition] += group.n
     return Submission(
         id=row.id,
         name=row.name,
         created_ms=row.created_ms,
         source=row.source,
         requests=row.requests,
-        pending=sum(states.values()) - sum(ended.values()),
-        **ended,
+        pending=sum(states[state] for state in LIVE),
+        done=states["done"],
+        failed=states["failed"],
+        cancelled=states["cancelled"],
+        states=states,
+        dispositions=dispositions,
     )
 
 

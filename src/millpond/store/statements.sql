@@ -291,6 +291,12 @@ SELECT id, idempotency_key, fingerprint, state, lease_no, wait_reason, requests 
 -- name: withdraw_requests_of_job
 UPDATE request SET withdrawn_ms = :now_ms WHERE job_id = :job_id AND withdrawn_ms IS NULL
 
+-- name: withdraw_requests_of_job_in
+-- The plus keeps both databases off the submission's own index, which would read all of it for one job.
+UPDATE request SET withdrawn_ms = :now_ms
+WHERE job_id = :job_id AND +submission_id IN {list ids} AND withdrawn_ms IS NULL
+RETURNING id, submission_id
+
 -- name: request
 SELECT r.job_id, r.withdrawn_ms, j.state FROM request r JOIN job j ON j.id = r.job_id WHERE r.id = :request_id
 
@@ -300,11 +306,27 @@ UPDATE request SET withdrawn_ms = :now_ms WHERE id = :request_id AND withdrawn_m
 -- name: unwithdraw_requests_of_job
 UPDATE request SET withdrawn_ms = NULL WHERE job_id = :job_id AND withdrawn_ms IS NOT NULL
 
+-- name: unwithdraw_requests_of_job_in
+UPDATE request SET withdrawn_ms = NULL
+WHERE job_id = :job_id AND +submission_id IN {list ids} AND withdrawn_ms IS NOT NULL
+RETURNING id, submission_id
+
 -- name: requests_of_job
 SELECT count(*) AS n FROM request WHERE job_id = :job_id
 
 -- name: join_requests
 UPDATE request SET disposition = 'joined' WHERE job_id = :job_id AND disposition = 'new' RETURNING id
+
+-- name: asking_of_job
+SELECT count(*) AS n FROM request WHERE job_id = :job_id AND withdrawn_ms IS NULL
+
+-- name: share_of_job
+-- What some submissions ask of a job, have withdrawn from it, and what others ask of it.
+SELECT
+  count(CASE WHEN withdrawn_ms IS NULL AND submission_id IN {list ids} THEN 1 END) AS asking,
+  count(CASE WHEN withdrawn_ms IS NOT NULL AND submission_id IN {list ids} THEN 1 END) AS withdrawn,
+  count(CASE WHEN withdrawn_ms IS NULL AND submission_id NOT IN {list ids} THEN 1 END) AS others
+FROM request WHERE job_id = :job_id
 
 -- name: move_requests
 UPDATE request SET job_id = :to_job WHERE job_id = :from_job
@@ -372,8 +394,8 @@ GROUP BY lane ORDER BY lane
 
 -- name: waiting_for_person
 SELECT wait_reason, count(*) AS n FROM
-  (SELECT wait_reason FROM job WHERE state = 'waiting' AND not_before_ms IS NULL
-   AND wait_reason IN ('asked', 'undeliverable') LIMIT :limit) counted
+  (SELECT wait_reason FROM job WHERE state = 'waiting' AND wait_reason IN ('asked', 'undeliverable')
+   LIMIT :limit) counted
 GROUP BY wait_reason ORDER BY wait_reason
 
 -- name: meta
@@ -399,7 +421,40 @@ SELECT 1 AS one FROM request r JOIN submission s ON s.id = r.submission_id
 WHERE r.job_id = :job_id AND (s.name = :name OR s.id = :id) LIMIT 1
 
 -- name: jobs_before
-SELECT * FROM v_job WHERE id < :before_id ORDER BY id DESC LIMIT :limit
+SELECT * FROM v_job WHERE id >= :from_id AND id < :before_id ORDER BY id DESC LIMIT :limit
+
+-- name: jobs_by_id
+SELECT * FROM v_job WHERE id IN {list ids}
+
+-- name: last_job_id
+SELECT coalesce(max(id), 0) AS id FROM job
+
+-- name: ready_ids_before
+-- The newest of one range of a partial index; `picking` merges the ranges of a state. So do those that follow.
+SELECT id FROM job WHERE state = 'ready' AND next_lane = :part AND id >= :from_id AND id < :before_id
+ORDER BY id DESC LIMIT :limit
+
+-- name: waiting_ids_before
+SELECT id FROM job WHERE state = 'waiting' AND wait_reason = :part AND id >= :from_id AND id < :before_id
+ORDER BY id DESC LIMIT :limit
+
+-- name: leased_ids_before
+SELECT id FROM job WHERE state = 'leased' AND lease_owner = :part AND id >= :from_id AND id < :before_id
+ORDER BY id DESC LIMIT :limit
+
+-- name: unanswered_ids_before
+SELECT id FROM job WHERE (state = 'failed' OR state = 'cancelled') AND state = :part
+  AND id >= :from_id AND id < :before_id
+ORDER BY id DESC LIMIT :limit
+
+-- name: submissions_named
+-- By name, or by its number where the name is one.
+SELECT id, requests FROM submission WHERE name = :name
+UNION ALL
+SELECT id, requests FROM submission WHERE id = :id AND name <> :name
+
+-- name: submission_jobs_after
+SELECT position, job_id FROM request WHERE submission_id = :id AND position > :after ORDER BY position LIMIT :limit
 
 -- name: attempts_of_job
 -- All attempts of its key: its own bear it too, and another job may have made some.
@@ -408,6 +463,14 @@ ORDER BY seq LIMIT :limit
 
 -- name: attempts_after
 SELECT * FROM attempt WHERE seq > :after ORDER BY seq LIMIT :limit
+
+-- name: attempt_before_last
+-- The attempt before the last so many; none where there are not more than these.
+SELECT seq FROM attempt WHERE seq <= :last ORDER BY seq DESC LIMIT 1 OFFSET :rows
+
+-- name: attempt_of_job_before_last
+SELECT seq FROM attempt WHERE idempotency_key = (SELECT idempotency_key FROM job WHERE id = :job_id) AND seq <= :last
+ORDER BY seq DESC LIMIT 1 OFFSET :rows
 
 -- name: requests_for_job
 SELECT id, submission_id, position, custom_id, disposition, withdrawn_ms FROM request
@@ -438,9 +501,12 @@ SELECT id, name, created_ms, source, requests FROM submission WHERE name = :name
 -- name: submissions
 SELECT id, name, created_ms, source, requests FROM submission WHERE id < :before_id ORDER BY id DESC LIMIT :limit
 
+-- name: submission_names
+SELECT id, name FROM submission WHERE id < :before_id ORDER BY id DESC LIMIT :limit
+
 -- name: submission_states
-SELECT CASE WHEN r.withdrawn_ms IS NOT NULL THEN 'cancelled' ELSE j.state END AS state, count(*) AS n
-FROM request r JOIN job j ON j.id = r.job_id WHERE r.submission_id = :id GROUP BY 1
+SELECT CASE WHEN r.withdrawn_ms IS NOT NULL THEN 'cancelled' ELSE j.state END AS state, r.disposition, count(*) AS n
+FROM request r JOIN job j ON j.id = r.job_id WHERE r.submission_id = :id GROUP BY 1, 2
 
 -- name: end_of_page
 -- The position that ends a page of a submission's requests; none where this page is the last.
@@ -461,6 +527,14 @@ SELECT id FROM request WHERE submission_id = :submission_id AND position = :posi
 -- Which of these requests there are, and which of them still wait for their answer.
 SELECT r.id, CASE WHEN r.withdrawn_ms IS NULL AND j.live = 1 THEN 1 ELSE 0 END AS pending
 FROM request r JOIN job j ON j.id = r.job_id WHERE r.id IN {list ids}
+
+-- name: any_pending_request
+-- Some request that waits for its answer; each live job has one that is not withdrawn.
+-- The order, and a bound that holds of every key, lead to the index of live jobs; else they are looked for among all.
+SELECT id FROM request
+WHERE job_id = (SELECT id FROM job WHERE live = 1 AND idempotency_key >= '' ORDER BY idempotency_key LIMIT 1)
+  AND withdrawn_ms IS NULL
+ORDER BY id LIMIT 1
 
 -- name: results_after
 SELECT * FROM v_result WHERE request_id > :after AND state = :state ORDER BY request_id LIMIT :limit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from millpond.rules.filters import Term
 from millpond.rules.job import Artifact, Attempt, Disposition, Event, Job, Lease, OwnerRow, Receipt, Result, Submission
 from millpond.rules.price import Cost
 from millpond.rules.router import Past
-from millpond.store import lanes, ledger, looking, persons, settle
+from millpond.store import lanes, ledger, looking, persons, picking, settle
 from millpond.store import lease as leasing
 from millpond.store import reclaim as owners
 from millpond.store.enqueue import CHUNK_REQUESTS, Asked, enqueue, foresee, open_submission
@@ -246,6 +246,44 @@ class Store:
         """Ask again for a failed, cancelled or undeliverable job."""
         return self.db.write(partial(persons.retry, job_id=job_id, granted=granted, lane=lane, now_ms=self.now_ms()))
 
+    def cancel_each(
+        self, holds: Iterable[tuple[int, int]], *, submissions: Sequence[int] | None = None
+    ) -> list[persons.Moved]:
+        """Cancel jobs in one commit, or withdraw what some submissions ask of them.
+
+        `holds`: ids, each with how many ms a call in flight is listened to. Raises the first failure; the others are
+        committed all the same.
+        """
+        now_ms = self.now_ms()
+        if submissions is None:
+            verbs = [partial(persons.cancel, job_id=id_, hold_ms=ms, now_ms=now_ms) for id_, ms in holds]
+        else:
+            verbs = [
+                partial(persons.withdraw_submissions, job_id=id_, submissions=submissions, hold_ms=ms, now_ms=now_ms)
+                for id_, ms in holds
+            ]
+        return _all_done(self.db.write_all(verbs))
+
+    def retry_each(
+        self,
+        job_ids: Iterable[int],
+        *,
+        granted: int = 0,
+        lane: str | None = None,
+        submissions: Sequence[int] | None = None,
+    ) -> list[persons.Moved]:
+        """Ask again for jobs in one commit, all of them or for some submissions. Raises as `cancel_each`."""
+        verb = partial(persons.retry, granted=granted, lane=lane, now_ms=self.now_ms(), submissions=submissions)
+        return _all_done(self.db.write_all([partial(verb, job_id=id_) for id_ in job_ids]))
+
+    def would_withdraw(self, job_id: int, submissions: Sequence[int]) -> persons.Moved:
+        """What withdrawing what some submissions ask of a live job would do."""
+        return self.db.read(partial(persons.would_withdraw, job_id=job_id, submissions=submissions))
+
+    def has_withdrawn(self, job_id: int, submissions: Sequence[int]) -> bool:
+        """Whether some submissions have withdrawn anything that they asked of a job."""
+        return self.db.read(partial(persons.has_withdrawn, job_id=job_id, submissions=submissions))
+
     # --- lanes ------------------------------------------------------------------------------------------------------
 
     def close_lane(self, lane: str, closing: Closing) -> None:
@@ -333,18 +371,30 @@ class Store:
         """Answer for the fields of a filter that a Job does not hold: its intent or command type, submission, text."""
         return self.db.read(partial(looking.look_into, term=term, job_id=job.id))
 
-    def jobs(self, *, before_id: int | None = None) -> Iterator[Job]:
-        """Jobs, newest first, read a page at a time."""
-        before = before_id if before_id is not None else looking.NO_END
-        while rows := self.db.read(lambda tx, at=before: tx.all("jobs_before", before_id=at, limit=PAGE_ROWS)):
-            yield from map(looking.job, rows)
-            before = rows[-1].id
+    def jobs(self, terms: Sequence[Term] = (), *, before_id: int | None = None) -> Iterator[Job]:
+        """Jobs of which every term is true, newest first, read a page at a time."""
+        return picking.matching(self.db, terms, before_id=before_id, page_rows=PAGE_ROWS)
 
-    def attempts(self, job_id: int | None = None) -> Iterator[Attempt]:
-        """The ledger in order of seq, read a page at a time: of one job and its key, or all of it."""
+    def jobs_asked_by(self, submissions: Sequence[int]) -> Iterator[Job]:
+        """Jobs that these submissions ask for, newest first, read a page at a time."""
+        return picking.asked_by(self.db, submissions, page_rows=PAGE_ROWS)
+
+    def submissions_of(self, terms: Sequence[Term]) -> list[int] | None:
+        """The submissions that a filter means, by id; None where it names none."""
+        return self.db.read(partial(picking.submissions_of, terms=terms))
+
+    def attempts(self, job_id: int | None = None, *, last: int | None = None) -> Iterator[Attempt]:
+        """The ledger in order of seq, read a page at a time: of one job and its key, or all of it.
+
+        `last`: no more than the last so many.
+        """
         name = "attempts_after" if job_id is None else "attempts_of_job"
         of: dict[str, int] = {} if job_id is None else {"job_id": job_id}
         after = 0
+        if last is not None:
+            before = "attempt_before_last" if job_id is None else "attempt_of_job_before_last"
+            end = self.db.read(lambda tx: tx.one(before, last=looking.NO_END, rows=last, **of))
+            after = end.seq if end is not None else 0
         while rows := self.db.read(lambda tx, at=after: tx.all(name, after=at, limit=PAGE_ROWS, **of)):
             yield from ledger.attempts(rows)
             after = rows[-1].seq
@@ -458,12 +508,28 @@ class Store:
         return {row.id: bool(row.pending) for row in rows}
 
     def submissions(self, limit: int = 100) -> list[Submission]:
-        """Submissions, newest first."""
-        return self.db.read(
-            lambda tx: [
-                looking.submission(tx, row) for row in tx.all("submissions", before_id=looking.NO_END, limit=limit)
-            ]
-        )
+        """Submissions, newest first. Counts all their requests, each submission's in a read of its own."""
+        rows = self.db.read(lambda tx: tx.all("submissions", before_id=looking.NO_END, limit=limit))
+        return [self.db.read(partial(looking.submission, row=row)) for row in rows]
+
+    def any_pending_request(self) -> int | None:
+        """The id of some request that still waits for its answer; None: there is none in the queue."""
+        row = self.db.read(lambda tx: tx.one("any_pending_request"))
+        return row.id if row is not None else None
+
+    def submission_names(self, limit: int = 100) -> list[str]:
+        """The names of the newest submissions, newest first, each once."""
+        rows = self.db.read(lambda tx: tx.all("submission_names", before_id=looking.NO_END, limit=limit))
+        return list(dict.fromkeys(row.name for row in rows))
+
+
+def _all_done(outcomes: Iterable[persons.Moved | Exception]) -> list[persons.Moved]:
+    done: list[persons.Moved] = []
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+        done.append(outcome)
+    return done
 
 
 def fence(lease: Lease) -> Fence:

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from millpond.rules.effects import ACCEPT, Then
 from millpond.rules.errors import KeyConflict, LeaseLost, UsageError
 from millpond.rules.job import Lease
+from millpond.rules.lifecycle import LIVE
 from millpond.store.store import Store
 from millpond.testing.promises import check_promises
 from millpond.testing.scene import MakeStore, Scene, ending
@@ -107,6 +108,31 @@ class BesideAModel(RuleBasedStateMachine):
         request_id = self.pick(data, sorted(id_ for job in self.model.jobs.values() for id_ in job.requests))
         done = self.store.withdraw(request_id, hold_ms=hold_ms)
         assert done.moved == self.model.withdraw(request_id, hold_ms)
+
+    @precondition(lambda self: self.model.jobs)
+    @rule(data=st.data(), hold_ms=HOLD_MS)
+    def withdraw_submission(self, data: st.DataObject, hold_ms: int) -> None:
+        """Here each request is a submission of its own, so that to withdraw one is to withdraw the other."""
+        job_id, request_id, submission_id = self.pick_submission(data)
+        would = self.store.would_withdraw(job_id, [submission_id])
+        [done] = self.store.cancel_each([(job_id, hold_ms)], submissions=[submission_id])
+        alive = self.model.jobs[job_id].state in LIVE
+        assert done.moved == self.model.withdraw(request_id, hold_ms)
+        assert done.goes_on == (done.moved and self.model.jobs[job_id].state in LIVE)
+        assert not alive or (would.moved, would.goes_on) == (done.moved, done.goes_on)
+
+    @precondition(lambda self: self.model.jobs)
+    @rule(data=st.data())
+    def retry_submission(self, data: st.DataObject) -> None:
+        job_id, request_id, submission_id = self.pick_submission(data)
+        [done] = self.store.retry_each([job_id], submissions=[submission_id])
+        assert done.moved == self.model.retry_request(request_id)
+
+    def pick_submission(self, data: st.DataObject) -> tuple[int, int, int]:
+        """A job, a request that hangs on it, and that request's submission."""
+        job_id = self.pick(data, [id_ for id_, job in self.model.jobs.items() if job.requests])
+        one = self.pick(data, self.store.requests(job_id))
+        return job_id, one.id, one.submission_id
 
     @precondition(lambda self: any(job.state in ("failed", "cancelled") for job in self.model.jobs.values()))
     @rule(data=st.data())

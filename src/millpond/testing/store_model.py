@@ -224,18 +224,26 @@ class Model:
             self.cancel(job_id, hold_ms)
         return True
 
-    def retry(self, job_id: int) -> bool:
+    def retry_request(self, request_id: int) -> bool:
+        job_id, job = next((id_, job) for id_, job in self.jobs.items() if request_id in job.requests)
+        if job.state in ("failed", "cancelled"):
+            return self.retry(job_id, request_id)
+        withdrawn = not job.requests[request_id]
+        job.requests[request_id] = True
+        return withdrawn
+
+    def retry(self, job_id: int, request_id: int | None = None) -> bool:
         job, live = self.jobs[job_id], self.live(self.jobs[job_id].key)
         blockers = [t.work for t in self.attempts.values() if t.key == job.key and self.speaks(t)]
         answer = self.in_force.get(job.key)
         works = {*blockers, *([live.work] if live else []), *([self.attempts[answer].work] if answer else [])}
         if job.state not in ("failed", "cancelled") or not job.requests or works - {job.work}:
             return False
+        job.requests |= dict.fromkeys(job.requests if request_id is None else [request_id], True)
         if live is not None:
-            live.requests |= dict.fromkeys(job.requests, True)
+            live.requests |= job.requests
             job.requests = {}
             return True
-        job.requests = dict.fromkeys(job.requests, True)
         if answer is not None:
             job.answer = answer
             return job.go("done")

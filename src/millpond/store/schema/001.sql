@@ -76,7 +76,8 @@ CREATE UNIQUE INDEX one_live_job ON job (idempotency_key) WHERE live = 1;
 CREATE INDEX job_ready ON job (next_lane, priority DESC, service_class DESC, due_ms, id) WHERE state = 'ready';
 CREATE INDEX job_ready_by_age ON job (next_lane, id) WHERE state = 'ready';
 CREATE INDEX job_due ON job (not_before_ms, id) WHERE state = 'waiting' AND not_before_ms IS NOT NULL;
-CREATE INDEX job_unscheduled ON job (wait_reason, id) WHERE state = 'waiting' AND not_before_ms IS NULL;
+CREATE INDEX job_waiting ON job (wait_reason, id) WHERE state = 'waiting';
+CREATE INDEX job_unanswered ON job (state, id) WHERE state = 'failed' OR state = 'cancelled';
 CREATE INDEX job_leased ON job (lease_owner, id) WHERE state = 'leased';
 CREATE INDEX job_artifact ON job (artifact_id) WHERE artifact_id IS NOT NULL;
 

@@ -157,6 +157,13 @@ def a_submission_says_how_its_requests_stand(scene: Scene) -> None:
     assert (submission.name, submission.source, submission.created_ms) == ("s1", "api", scene.now_ms)
     assert (submission.requests, submission.pending, submission.done, submission.failed, submission.cancelled) == (
         5, 2, 1, 1, 1)  # fmt: skip
+    assert submission.states == {
+        "waiting": 0, "ready": 2, "leased": 0, "offloaded": 0, "done": 1, "failed": 1, "cancelled": 1}  # fmt: skip
+    scene.ask_many(asked("k0"), asked("k3"), asked("new"), asked("new"))
+    again = scene.store.submission(2)
+    assert again is not None
+    assert again.dispositions == {"new": 1, "joined": 2, "reused": 1}
+    assert (again.states["done"], again.states["ready"], again.pending) == (1, 3, 3)
 
 
 def a_submission_is_found_by_id_and_by_name_the_newest_first(scene: Scene) -> None:
@@ -196,6 +203,20 @@ def a_withdrawn_request_waits_no_more_while_its_job_goes_on(scene: Scene) -> Non
     assert scene.store.first_pending(1) == 0
 
 
+def a_request_that_waits_is_found_as_long_as_there_is_one(scene: Scene) -> None:
+    assert scene.store.any_pending_request() is None
+    scene.answered("done")
+    scene.failed("failed")
+    assert scene.store.any_pending_request() is None
+    first, second = scene.ask("k"), scene.ask("k")
+    scene.store.withdraw(first.request_id)
+    assert scene.store.any_pending_request() == second.request_id
+    scene.take(first.job_id)
+    assert scene.store.any_pending_request() == second.request_id
+    scene.store.cancel(first.job_id)
+    assert scene.store.any_pending_request() is None
+
+
 def the_latest_due_that_can_be_given_is_a_due(scene: Scene) -> None:
     receipt = scene.ask("k", due_ms=MAX_MS)
     never = scene.ask("never")
@@ -221,6 +242,23 @@ def the_ledger_of_a_job_shows_its_key_whole(scene: Scene) -> None:
     second, _ = scene.in_flight("k")
     assert [row.job_id for row in scene.store.attempts(second.job_id)] == [failed, second.job_id]
     assert [row.seq for row in scene.store.attempts()] == [1, 2, 3]
+
+
+def the_last_of_the_ledger_is_read_in_order(scene: Scene) -> None:
+    for _ in range(3):
+        scene.failed("k")
+        scene.failed("other")
+    assert [row.seq for row in scene.store.attempts(last=2)] == [5, 6]
+    assert [row.seq for row in scene.store.attempts(1, last=2)] == [3, 5]
+    assert [row.seq for row in scene.store.attempts(1, last=3)] == [1, 3, 5]
+    assert [row.seq for row in scene.store.attempts(last=99)] == [1, 2, 3, 4, 5, 6]
+
+
+def the_names_of_submissions_are_known_the_newest_first(scene: Scene) -> None:
+    for name in ("night", None, "night"):
+        scene.store.open_submission(name)
+    assert scene.store.submission_names() == ["night", "s2"]
+    assert scene.store.submission_names(1) == ["night"]
 
 
 def the_oldest_ready_job_of_some_lanes_is_known(scene: Scene) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millpond.rules.effects import Then
-from millpond.testing.scene import RELEASE, Scene
+from millpond.store.persons import Moved
+from millpond.testing.scene import RELEASE, Scene, asked
 
 
 def o03_a_job_is_cancelled_in_every_live_state_once(scene: Scene) -> None:
@@ -249,6 +250,95 @@ def retry_forgives_lost_leases(scene: Scene) -> None:
     assert scene.state(job_id) == "failed"
     scene.store.retry(job_id)
     assert (scene.state(job_id), scene.job(job_id).leases_lost) == ("ready", 0)
+
+
+def withdrawing_a_submission_leaves_the_job_to_the_others(scene: Scene) -> None:
+    scene.ask_many(asked("k"), asked("mine"), asked("k"))
+    other = scene.ask("k")
+    shared, mine = other.job_id, 2
+    assert scene.store.would_withdraw(shared, [1]) == Moved(True, goes_on=True)
+    assert scene.store.would_withdraw(mine, [1]) == Moved(True)
+    assert scene.store.cancel_each([(shared, 0), (mine, 0)], submissions=[1]) == [
+        Moved(True, goes_on=True), Moved(True)]  # fmt: skip
+    assert (scene.state(shared), scene.state(mine)) == ("ready", "cancelled")
+    with scene.unchanged():
+        [again] = scene.store.cancel_each([(shared, 0)], submissions=[1])
+        assert (again, scene.store.would_withdraw(shared, [1])) == (Moved(False, "already cancelled"),) * 2
+        assert scene.store.cancel_each([(mine, 0), (99, 0)], submissions=[1]) == [
+            Moved(False, "already cancelled"), Moved(False, "unknown job")]  # fmt: skip
+    told = [event for event in scene.store.events() if event.kind == "withdraw"]
+    assert [(event.submission_id, event.data["request_id"]) for event in told] == [(1, 1), (1, 3), (1, 2)]
+    lease = scene.take(shared)
+    assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 1
+    assert scene.text(other.request_id) == "blue"
+    submission = scene.store.submission(1)
+    assert submission is not None
+    assert (submission.cancelled, submission.pending, submission.done) == (3, 0, 0)
+
+
+def withdrawing_the_last_submission_cancels_the_job_and_keeps_its_reply(scene: Scene) -> None:
+    lease, uid = scene.in_flight("k")
+    other = scene.ask("k")
+    scene.store.cancel_each([(lease.job_id, 1_000)], submissions=[1])
+    assert scene.state(lease.job_id) == "leased"
+    assert scene.store.cancel_each([(lease.job_id, 1_000)], submissions=[other.submission_id]) == [Moved(True)]
+    assert (scene.state(lease.job_id), scene.attempt(uid).outcome) == ("cancelled", "ambiguous")
+    assert scene.settle(uid, "late", lease=lease).accepted
+
+
+def a_submission_that_asks_again_takes_back_its_own_withdrawals_alone(scene: Scene) -> None:
+    scene.ask_many(asked("k"), asked("k"))
+    second, third = scene.ask("k"), scene.ask("k")
+    job_id = second.job_id
+    scene.store.cancel_each([(job_id, 0)], submissions=[1, second.submission_id])
+    assert scene.store.has_withdrawn(job_id, [1])
+    assert scene.store.retry_each([job_id], submissions=[1]) == [Moved(True)]
+    assert not scene.store.has_withdrawn(job_id, [1])
+    with scene.unchanged():
+        assert scene.store.retry_each([job_id], submissions=[1]) == [Moved(False, "is ready")]
+    lease = scene.take(job_id)
+    assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 3
+    assert (scene.text(1), scene.text(2), scene.text(third.request_id)) == ("blue", "blue", "blue")
+    result = scene.store.result(second.request_id)
+    assert result is not None
+    assert (result.state, result.text) == ("cancelled", None)
+    assert scene.store.retry_each([job_id], submissions=[second.submission_id]) == [Moved(True)], "done answers it too"
+    assert scene.text(second.request_id) == "blue"
+    assert scene.kinds().count("take_back") == 3
+
+
+def a_cancelled_job_that_one_submission_takes_up_again_is_asked_for_by_that_one(scene: Scene) -> None:
+    first, second = scene.ask("k"), scene.ask("k")
+    scene.store.cancel(first.job_id)
+    assert scene.store.retry_each([first.job_id], submissions=[second.submission_id]) == [Moved(True)]
+    assert scene.state(first.job_id) == "ready"
+    assert [one.withdrawn_ms is None for one in scene.store.requests(first.job_id)] == [False, True]
+    lease = scene.take(first.job_id)
+    assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 1
+
+
+def retry_for_a_submission_counts_who_asks_where_another_job_takes_over(scene: Scene) -> None:
+    failed = scene.failed("k")
+    joined = scene.ask("k")
+    scene.store.cancel(joined.job_id)
+    alive = scene.ask("k").job_id
+    assert scene.store.retry_each([joined.job_id, failed], submissions=[1]) == [
+        Moved(False, "its requests have moved to another job"), Moved(True)]  # fmt: skip
+    assert [one.id for one in scene.store.requests(alive)] == [1, 3]
+    assert scene.store.retry_each([failed], submissions=[1])[0].moved is False
+    lease = scene.take(alive)
+    assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 2
+
+
+def retry_for_a_submission_of_what_cannot_be_delivered(scene: Scene) -> None:
+    first, second = scene.ask("k"), scene.ask("k")
+    scene.store.cancel_each([(first.job_id, 0)], submissions=[first.submission_id])
+    scene.store.give(scene.take(first.job_id), Then("shelve"))
+    assert scene.store.retry_each([first.job_id], submissions=[first.submission_id]) == [Moved(True)]
+    assert scene.state(first.job_id) == "ready"
+    lease = scene.take(first.job_id)
+    assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 2
+    assert (scene.text(first.request_id), scene.text(second.request_id)) == ("blue", "blue")
 
 
 def a_released_job_keeps_its_rank(scene: Scene) -> None:

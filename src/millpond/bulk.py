@@ -1,0 +1,136 @@
+"""Bulk verbs: cancel and retry of many jobs, chosen by ids, by a filter or by a submission; tried dry, or done.
+
+Jobs are read a page at a time and moved CHUNK_JOBS to a commit; nothing is held in between.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol, TypeAlias
+
+from millpond.rules.errors import UsageError
+from millpond.rules.filters import parse
+from millpond.rules.job import BulkReport, Job, Submission
+from millpond.rules.lifecycle import LIVE
+from millpond.rules.policy import LanePolicy, Policy
+from millpond.rules.router import hold_ms
+from millpond.store.persons import Moved
+from millpond.store.store import Store
+
+CHUNK_JOBS = 100
+"""Jobs moved in one commit: enough to share it, few enough to let a drainer in between."""
+
+Which: TypeAlias = "str | int | Iterable[int] | Submission"
+"""Jobs by a filter, by id, by ids, or a submission's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The jobs that are meant; None is an id that no job has.
+
+    Where `submissions` are named, the verb is about what these ask of the jobs, and leaves to others what they ask.
+    """
+
+    jobs: Iterable[Job | None]
+    submissions: Sequence[int] | None = None
+
+
+def choose(store: Store, which: Which) -> Chosen:
+    """Find the jobs. Raises UsageError for a filter that cannot be read, and for one that is empty."""
+    if isinstance(which, Submission):
+        return Chosen(store.jobs_asked_by([which.id]), [which.id])
+    if isinstance(which, str):
+        if not which.strip():
+            raise UsageError(
+                "filter: found nothing, wanted words such as state:failed, or ids; it would admit all jobs"
+            )
+        terms = parse(which, store.now_ms())
+        return Chosen(store.jobs(terms), store.submissions_of(terms))
+    ids = [which] if isinstance(which, int) else which
+    return Chosen(store.job(id_) if 0 < id_ < 2**63 else None for id_ in ids)
+
+
+class Verb(Protocol):
+    """What is done to each job."""
+
+    def would(self, job: Job) -> Moved:
+        """What it would do to a job as it stands."""
+        ...
+
+    def do(self, jobs: Sequence[Job]) -> list[Moved]:
+        """Do it to all of these in one commit."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Cancel jobs that are alive, or withdraw what some submissions ask of them."""
+
+    store: Store
+    policy: Policy
+    submissions: Sequence[int] | None
+
+    def would(self, job: Job) -> Moved:
+        """Whether it is alive, and who else asks for it."""
+        if job.state not in LIVE:
+            return Moved(False, f"already {job.state}")
+        return self.store.would_withdraw(job.id, self.submissions) if self.submissions is not None else Moved(True)
+
+    def do(self, jobs: Sequence[Job]) -> list[Moved]:
+        """Cancel them. A call in flight is listened to for as long as its lane's policy says."""
+        return self.store.cancel_each([(job.id, self._hold_ms(job)) for job in jobs], submissions=self.submissions)
+
+    def _hold_ms(self, job: Job) -> int:
+        called = next((row.lane for row in self.store.attempts(job.id) if row.outcome is None), job.next_lane)
+        lane = self.policy.lanes.get(called) or LanePolicy(called)
+        return hold_ms(lane, self.policy, job.service_class, job.due_ms, self.store.now_ms())
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Ask again for jobs that failed, were cancelled or cannot be delivered, and for what submissions withdrew."""
+
+    store: Store
+    policy: Policy
+    submissions: Sequence[int] | None
+    lane: str | None = None
+
+    def would(self, job: Job) -> Moved:
+        """Whether there is anything to ask again."""
+        if job.state in ("failed", "cancelled") or job.wait_reason == "undeliverable":
+            return Moved(True)
+        withdrew = self.submissions is not None and self.store.has_withdrawn(job.id, self.submissions)
+        return Moved(True) if withdrew else Moved(False, f"is {job.state}")
+
+    def do(self, jobs: Sequence[Job]) -> list[Moved]:
+        """Ask again, with the policy's attempts granted anew."""
+        return self.store.retry_each(
+            [job.id for job in jobs],
+            granted=self.policy.max_attempts_per_job,
+            lane=self.lane,
+            submissions=self.submissions,
+        )
+
+
+def run(verb: Verb, jobs: Iterable[Job | None], *, dry_run: bool) -> BulkReport:
+    """Do it to all jobs that can be moved, a chunk at a time, or say only which these are."""
+    eligible = done = kept = 0
+    reasons: Counter[str] = Counter()
+    for chunk in _chunks(jobs):
+        tried = [verb.would(job) if job is not None else Moved(False, "unknown job") for job in chunk]
+        can_move = [job for job, one in zip(chunk, tried, strict=True) if job is not None and one.moved]
+        eligible += len(can_move)
+        ended = verb.do(can_move) if can_move and not dry_run else [one for one in tried if one.moved]
+        done += 0 if dry_run else sum(one.moved for one in ended)
+        kept += sum(one.goes_on for one in ended)
+        reasons.update(one.why for one in (*tried, *ended) if one.why)
+    return BulkReport(eligible, done, reasons.total(), dict(reasons), kept=kept, dry_run=dry_run)
+
+
+def _chunks(jobs: Iterable[Job | None]) -> Iterator[list[Job | None]]:
+    left = iter(jobs)
+    while chunk := list(islice(left, CHUNK_JOBS)):
+        yield chunk
