@@ -145,13 +145,13 @@ class Waiting:
 
     def _add(self, waiter: _Waiter) -> Future[None]:
         future: Future[None] = Future()
+        future.add_done_callback(self._forget)  # before it is waited for: an interrupt may come between any two lines
         with self._mutex:
             self._waiters[future] = waiter
             self._came = True
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="millpond-waiting", daemon=True)
                 self._thread.start()
-        future.add_done_callback(self._forget)
         self._bell.ring()
         return future
 

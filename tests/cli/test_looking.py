@@ -166,7 +166,8 @@ def test_show_gives_the_fields_the_work_and_the_answer(drained: Mill) -> None:
 
 
 @pytest.mark.parametrize("words", [["status"], ["jobs"], ["show", "1"], ["explain", "1"], ["results"], ["submissions"],
-                                   ["retry", "1"], ["cancel", "1"], ["lanes"]])  # fmt: skip
+                                   ["retry", "1"], ["cancel", "1"], ["lanes"], ["ledger"], ["events"], ["watch"],
+                                   ["wait"], ["wait", "x"], ["status", "x"], ["submissions", "x"]])  # fmt: skip
 def test_looking_never_makes_a_home(mill: Mill, words: list[str]) -> None:
     told = mill.run(*words, code=2).stderr.splitlines()
     assert len(told) == 1

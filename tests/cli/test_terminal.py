@@ -69,7 +69,9 @@ def test_o10_no_verb_lets_through_what_a_job_a_lane_or_a_provider_says(mill: Mil
         said = [mill.run("enqueue", "rows.jsonl", "--name", f"name {NASTY}"[:40], code=1)]
         said += [mill.run("drain")]
     for words in (["status"], ["jobs"], ["show", "1"], ["explain", "1"], ["submissions"], ["results"], ["doctor"],
-                  ["jobs", "--json"], ["show", "1", "--json"], ["explain", "1", "--json"], ["lanes"]):  # fmt: skip
+                  ["jobs", "--json"], ["show", "1", "--json"], ["explain", "1", "--json"], ["lanes"], ["ledger"],
+                  ["ledger", "--json"], ["events"], ["events", "--json"], ["submissions", "1"], ["status", "1"],
+                  ["wait", "1"], ["submissions", "1", "--json"]):  # fmt: skip
         said.append(mill.run(*words, code=1 if words == ["doctor"] else 0))
     said.append(mill.run("jobs", f"state:{NASTY}", code=2))
     for result in said:

@@ -55,7 +55,8 @@ def test_o22_the_key_is_in_no_table_file_or_output(tmp_path: Path, leaky: str) -
     said = home.run("enqueue", "asked.txt", env=env)
     said += home.run("drain", env=env)
     for words in (["jobs"], ["explain", "1"], ["show", "1"], ["explain", "3"], ["status"], ["doctor"],
-                  ["results", "--failed"], ["config", "show", "--origin"], ["--json", "show", "2"]):  # fmt: skip
+                  ["results", "--failed"], ["config", "show", "--origin"], ["--json", "show", "2"], ["ledger"],
+                  ["ledger", "--json"], ["events"], ["events", "--json"], ["submissions", "1"]):  # fmt: skip
         process = home.start(*words, env=env)
         said += process.communicate(timeout=60)
 

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from millpond.faces.cli.failing import Guarded
+from millpond.faces.cli.failing import COMPLETE, Guarded
 from millpond.faces.cli.given import shared
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 VERBS = {
     "init": ("init", "Write a commented millpond.yaml, and make the home."),
     "enqueue": ("enqueue", "Put the rows of files into the queue."),
     "drain": ("drain", "Work the queue off, and say what was done."),
-    "status": ("looking", "Counts, lanes, what is late, what needs you."),
+    "status": ("submissions", "Counts, lanes, what is late, what needs you."),
+    "wait": ("submissions", "Wait until all that was asked has its end."),
+    "watch": ("feed", "Show each change as it happens."),
     "jobs": ("looking", "List jobs that a filter admits, newest first."),
     "show": ("looking", "One job: its fields, its work, its answer."),
     "explain": ("looking", "Why a job is not running, its attempts, what is next."),
-    "submissions": ("looking", "List submissions, newest first."),
+    "submissions": ("submissions", "List submissions, newest first, or show one."),
+    "ledger": ("ledger", "The last calls that were made, in order."),
+    "events": ("feed", "What happened, since a cursor."),
     "results": ("results", "Answers in the order in which they were asked."),
     "report": ("report", "What the ledger adds up to: tokens, money, rework."),
     "retry": ("persons", "Ask again for failed or cancelled jobs."),
@@ -25,6 +34,7 @@ VERBS = {
     "lanes": ("lanes", "Lanes and their state; open one that is down."),
     "doctor": ("doctor", "Check that everything is in order."),
     "config": ("config", "Show the settings and where they come from."),
+    "completion": ("completion", "Let your shell complete verbs, options and names."),
     "faultlane": ("faultlane", "A server that fails on purpose, for trying things out."),
     "demo": ("demo", "See a queue at work: no key, no network, 20 seconds."),
 }
@@ -33,6 +43,12 @@ VERBS = {
 
 class Verbs(Guarded):
     """The group of all verbs, each loaded when it is called."""
+
+    def main(self, *args: Any, **extra: Any) -> NoReturn:
+        """Run a command line, or answer the shell that completes one."""
+        if os.environ.get(COMPLETE):
+            import_module("millpond.faces.cli.completion")
+        super().main(*args, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All verbs, in the order in which they are needed."""
@@ -49,13 +65,20 @@ class Verbs(Guarded):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the verb; an unknown one is refused with the nearest that is known."""
-        if args and args[0] not in VERBS:
+        if args and args[0] not in VERBS and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
             meant = next(iter(get_close_matches(args[0], VERBS, n=1)), "")
             hint = f"did you mean {meant}?" if meant else f"known verbs: {', '.join(VERBS)}"
             raise click.UsageError(f"unknown verb {args[0][:40]!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Verbs and our own options, without loading any verb."""
+        from click.shell_completion import CompletionItem
+
+        verbs = [CompletionItem(verb, help=words) for verb, (_, words) in VERBS.items() if verb.startswith(incomplete)]
+        return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without loading any of them."""

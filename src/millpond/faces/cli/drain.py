@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from millpond.faces.cli import terminal
+from millpond.faces.cli.completion import lane_lists
 from millpond.faces.cli.given import Given, pass_given, shared
 from millpond.faces.cli.seconds import Seconds
 from millpond.faces.cli.signals import exit_code_of, hear, leave_now
@@ -34,7 +35,18 @@ if TYPE_CHECKING:
     metavar="N",
     help="End once so many jobs have ended, however many calls that takes.",
 )
-@click.option("--lanes", metavar="A,B", help="Only these lanes; work that only others may serve waits for them.")
+@click.option(
+    "--max-iters",
+    type=click.IntRange(1),
+    metavar="N",
+    help="End after so many rounds: each fills the lanes once and waits until all its calls have ended.",
+)
+@click.option(
+    "--lanes",
+    metavar="A,B",
+    help="Only these lanes; work that only others may serve waits for them.",
+    shell_complete=lane_lists,
+)
 @click.option("--grace", type=Seconds(86_400), metavar="S", help="How long a signal waits for calls in flight.")
 @shared()
 @pass_given
@@ -45,6 +57,7 @@ def drain(
     until_empty: bool,
     daemon: bool,
     max_jobs: int | None,
+    max_iters: int | None,
     lanes: str | None,
     grace: float | None,
 ) -> None:
@@ -68,7 +81,7 @@ def drain(
     if given.settings.unread:
         terminal.warn(f"not read by this version, and without effect: {', '.join(given.settings.unread)}")
     with given.open() as queue:
-        until = Until(until_empty=until_empty, daemon=daemon, max_jobs=max_jobs)
+        until = Until(until_empty=until_empty, daemon=daemon, max_jobs=max_jobs, max_iters=max_iters)
         try:
             summary, signals = run(queue, policy, names, until, as_json=given.json)
         except LockHeld as held:
@@ -77,7 +90,7 @@ def drain(
             raise
         left = []
         if not given.json:
-            is_cut_short = summary.reason in ("signal", "max_jobs")
+            is_cut_short = summary.reason in ("signal", "max_jobs", "max_iters")
             left = list(why_left(queue.store, policy, chosen, given.command, is_cut_short=is_cut_short))
         tell_summary(given, summary, left)
     if len(signals) > 1:  # a handler's thread that cannot be stopped must not keep us until it returns

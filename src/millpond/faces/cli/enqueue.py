@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from millpond.faces.cli import terminal
+from millpond.faces.cli.completion import file_names, lane_names
 from millpond.faces.cli.given import Given, pass_given, shared
 from millpond.rules.errors import KeyConflict, UsageError
 from millpond.rules.times import age_words
@@ -63,7 +64,7 @@ class _Count:
 
 
 @click.command()
-@click.argument("files", metavar="FILE... | -", nargs=-1)
+@click.argument("files", metavar="FILE... | -", nargs=-1, shell_complete=file_names)
 @click.option("--name", metavar="NAME", help="Name of the submission; else the file's.")
 @click.option("--map", "maps", metavar="FIELD=COLUMN", multiple=True, help="Take a field from a column; repeatable.")
 @click.option("--task", metavar="TEMPLATE", help='The task over columns: "Classify: {text}".')
@@ -76,7 +77,7 @@ class _Count:
 @click.option("--priority", type=int, default=0, help="Larger first.")
 @click.option("--class", "service_class", type=click.Choice(["realtime", "batch"]), default="batch", show_default=True)
 @click.option("--due", metavar="TIME", help='When it is wanted: "2h", or a moment with its zone.')
-@click.option("--lane", metavar="LANE", help="Ask this lane first.")
+@click.option("--lane", metavar="LANE", help="Ask this lane first.", shell_complete=lane_names)
 @click.option("--key", metavar="KEY", help="Idempotency key of your own, for a single row.")
 @click.option("--sample", type=click.IntRange(0), metavar="N", help="Ask for the N-th sample of the same work.")
 @click.option("--each", is_flag=True, help="The k-th identical row of a file is its k-th sample.")

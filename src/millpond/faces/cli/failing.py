@@ -13,6 +13,8 @@ INTERRUPTED = 130
 BROKEN_PIPE = 1
 IO_REFUSED = 74
 DEBUG = "MILLPOND_DEBUG"
+COMPLETE = "_MILLPOND_COMPLETE"
+"""Set by a shell that completes a line: our program is asked for candidates, and to say nothing else."""
 
 
 class Guarded(click.Group):
@@ -29,6 +31,8 @@ class Guarded(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             sys.exit(BROKEN_PIPE)
         except BaseException as problem:
+            if os.environ.get(COMPLETE):
+                sys.exit(problem.code if isinstance(problem, SystemExit) else 1)
             sys.exit(fail(problem))
         sys.exit(code if isinstance(code, int) else 0)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from millpond.faces.cli import terminal
+from millpond.faces.cli.completion import lane_names
 from millpond.faces.cli.given import Given, pass_given, shared
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=lane_names)
 @click.argument("verb", required=False, type=click.Choice(["resume"]))
 @shared()
 @pass_given

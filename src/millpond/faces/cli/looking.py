@@ -1,4 +1,4 @@
-"""Verbs that only look: `status`, `jobs`, `show`, `explain`, `submissions`. None of them makes a queue."""
+"""Looking at jobs: `jobs`, `show`, `explain`. None of them makes a queue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from millpond.faces.cli import terminal
+from millpond.faces.cli import completion, terminal
 from millpond.faces.cli.given import ID, Given, pass_given, shared
 from millpond.rules.times import age_words, show_ms
 
@@ -15,33 +15,14 @@ if TYPE_CHECKING:
     from millpond.rules.job import Job, Result
     from millpond.store.store import Store
 
-ALERT, FAILED, PENDING = 1, 3, 8
-"""Exit codes of `status --exit-status`, the gravest first."""
-
 ANSWER_CHARS = 10_000
 WORK_CHARS = 40
 
 
-@click.command()
-@click.option("--exit-status", is_flag=True, help="Exit 1 on an alert, 3 if jobs failed, 8 if some are pending.")
-@shared()
-@pass_given
-@click.pass_context
-def status(ctx: click.Context, given: Given, exit_status: bool) -> None:
-    """How the queue stands: counts, lanes, what is late, what needs you."""
-    with given.look() as queue:
-        found = queue.status()
-    if given.json:
-        terminal.say_json(found, indent=2)
-    else:
-        terminal.say(f"{given.settings.home}  {found.in_words()}")
-    if exit_status:
-        failed = found.counts["failed"] > 0
-        ctx.exit(ALERT if found.alerts else FAILED if failed else PENDING if found.pending else 0)
-
-
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("filter_words", metavar="[FILTER]", nargs=-1, type=click.UNPROCESSED)
+@click.argument(
+    "filter_words", metavar="[FILTER]", nargs=-1, type=click.UNPROCESSED, shell_complete=completion.filter_words
+)
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
 @shared()
 @pass_given
@@ -141,22 +122,3 @@ def explain(given: Given, job_id: int) -> None:
             )
             return
     terminal.say(words)
-
-
-@click.command()
-@shared()
-@pass_given
-def submissions(given: Given) -> None:
-    """List the newest submissions and how their requests stand."""
-    with given.look() as queue:
-        found = queue.submissions()
-    if given.json:
-        for one in found:
-            terminal.say_json(one)
-        return
-    heading = ("id", "name", "made", "requests", "pending", "done", "failed", "cancelled")
-    rows = [
-        (one.id, one.name, show_ms(one.created_ms), one.requests, one.pending, one.done, one.failed, one.cancelled)
-        for one in found
-    ]
-    terminal.say(terminal.table([heading, *(tuple(map(str, row)) for row in rows)]))

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 import click
 
 from millpond.faces.cli import terminal
+from millpond.faces.cli.completion import submission_names
 from millpond.faces.cli.given import Given, pass_given, shared
 from millpond.rules.errors import QueueUnavailable, UsageError
 
@@ -36,7 +37,7 @@ Form = Literal["t", "b"]
 
 
 @click.command()
-@click.argument("submission", required=False)
+@click.argument("submission", required=False, shell_complete=submission_names)
 @click.option("--format", "format_", type=click.Choice(FORMATS), help="Else by the suffix of -o; else jsonl.")
 @click.option("--failed", is_flag=True, help="Those that failed, with their errors, instead of those that are done.")
 @click.option("--since", metavar="TIME", help='Settled since: "2h" (ago), or a moment with its zone.')
