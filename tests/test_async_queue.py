@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from millpond.rules.policy import LanePolicy
 from millpond.rules.price import FREE
 from millpond.testing import Held, ScriptedLane
 
-NOT_AWAITED = {"answered", "at", "enqueue_stream", "first_lane", "not_drained", "reclaim_dead", "registry"}
+NOT_AWAITED = {"at", "ending_of", "enqueue_stream", "first_lane", "registry"}
 """What the command line and AsyncQueue itself use of Queue."""
 
 OF_THE_LOOP = {"on_thread"}
@@ -202,7 +203,7 @@ def test_a_wait_that_times_out_says_so_and_leaves_no_thread(tmp_path: Path) -> N
             await queue.drain(lanes=ScriptedLane())
             assert await queue.wait(receipt, timeout=0)
             for thread in threading.enumerate():
-                if thread.name == "millpond-waiting":
+                if thread.name == "millpond-waiters":
                     await asyncio.to_thread(thread.join, 20)
                     assert not thread.is_alive()
 
@@ -213,7 +214,7 @@ def test_who_waits_on_a_queue_that_is_closed_learns_of_it(tmp_path: Path) -> Non
     async def main() -> None:
         queue = await AsyncQueue.open(tmp_path / "pond", policy=Policy())
         receipt = await queue.enqueue("Is a duck a bird?")
-        answered = queue.queue.answered(receipt)
+        answered = queue.queue.ending_of(receipt)
         feed = asyncio.ensure_future(_last(queue.feed(follow=True)))
         async for _ in queue.results():
             pass  # whatever was asked of the threads before has begun
@@ -238,7 +239,7 @@ def test_a_wait_ends_when_a_request_that_was_passed_is_answered_again(tmp_path: 
         first, second = queue.enqueue_many(["a", "b"], submission="s")
         queue.cancel(first.job_id)
         for what in ("s", [first, second]):
-            answered = queue.answered(what)
+            answered = queue.ending_of(what)
             assert not answered.done()
             queue.retry(first.job_id)
             queue.cancel(second.job_id)
@@ -256,7 +257,7 @@ import os, sys, threading
 from millpond import Policy, Queue
 queue = Queue.open({str(tmp_path / "pond")!r}, policy=Policy())
 receipt = queue.enqueue("Is a duck a bird?")
-answered = queue.answered(receipt)
+answered = queue.ending_of(receipt)
 child = os.fork()
 if child == 0:
     os._exit(0 if queue.wait(receipt, timeout=60) else 1)
@@ -266,3 +267,40 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
     assert (said.returncode, said.stderr) == (0, "")
+
+
+def test_a_drain_that_is_cancelled_while_it_takes_the_lock_gives_it_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncQueue.open(tmp_path / "pond", policy=Policy()) as queue:
+            await queue.enqueue("Is a duck a bird?")
+            for turns in range(6):  # at every step of the way in, and of the way out
+                drain = asyncio.create_task(queue.drain(lanes=ScriptedLane(), daemon=True))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                drain.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await drain
+                assert await queue.drainer() is None
+
+    asyncio.run(main())
+
+
+def test_an_opening_that_is_cancelled_leaves_nothing_open(tmp_path: Path) -> None:
+    async def main() -> None:
+        opening = asyncio.ensure_future(_opened(tmp_path / "pond"))
+        await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+    async def _opened(folder: Path) -> AsyncQueue:
+        return await AsyncQueue.open(folder, policy=Policy())
+
+    asyncio.run(main())
+    still_open = [name for name in map(os.readlink, _descriptors()) if str(tmp_path) in name]
+    assert still_open == []
+
+
+def _descriptors() -> list[str]:
+    """Of the files that this process has open, where the system tells."""
+    return [str(path) for path in Path("/proc/self/fd").glob("*") if path.exists()]

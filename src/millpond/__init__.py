@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from millpond.async_queue import AsyncQueue
     from millpond.batchfile import batch_lines
-    from millpond.queue import Queue, read
+    from millpond.queue import Queue
     from millpond.report.report import Report
     from millpond.report.status import Status
     from millpond.report.summary import Summary
+    from millpond.rows import read
     from millpond.rules.errors import (
         Ambiguous,
         BudgetClosed,
@@ -94,10 +95,11 @@ __all__ = [
 _ROOMS = {
     "millpond.async_queue": "AsyncQueue",
     "millpond.batchfile": "batch_lines",
-    "millpond.queue": "Queue read",
+    "millpond.queue": "Queue",
     "millpond.report.report": "Report",
     "millpond.report.status": "Status",
     "millpond.report.summary": "Summary",
+    "millpond.rows": "read",
     "millpond.rules.errors": "Ambiguous BudgetClosed KeyConflict LeaseLost LockHeld MillpondError MissingKey Permanent"
     " QueueBusy QueueUnavailable Retryable Saturated SchemaTooNew SettingsError Undeliverable UnknownLane UsageError",
     "millpond.rules.job": "Attempt BulkReport Event Image Job Lease Prompt Receipt Reply Request Result Submission",

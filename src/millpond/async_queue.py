@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from millpond.engine.drain import Drainer, Until
+from millpond.engine.draining import not_drained
 from millpond.engine.perform import Happening
 from millpond.lanes.given import Lanes
 from millpond.paged import Paged
-from millpond.queue import Queue, Registry, Waitable, span_s
+from millpond.queue import Queue, Registry, Waitable
 from millpond.report.summary import Summary
 from millpond.rules.errors import LockHeld
 from millpond.rules.html import table
 from millpond.rules.job import Submission
 from millpond.rules.policy import Policy
-from millpond.waiting import EVERYTHING, Everything
+from millpond.rules.times import span_s
+from millpond.waiters import EVERYTHING, Everything
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,15 +43,13 @@ def _awaited(verb: Callable[Concatenate[Queue, P], T]) -> Callable[Concatenate[A
 
 
 def _iterated(
-    verb: Callable[Concatenate[Queue, P], Iterator[T]],
+    verb: Callable[Concatenate[Queue, P], Paged[T]],
 ) -> Callable[Concatenate[AsyncQueue, P], AsyncIterator[T]]:
     """A verb that is read page by page; between pages it may wait, and takes no thread for that."""
 
     @wraps(verb)
     async def iterated(self: AsyncQueue, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        found = await self.on_thread(partial(verb, self.queue, *args, **kwargs))
-        assert isinstance(found, Paged), f"{verb.__name__} is not read by pages"
-        steps = found.steps
+        steps = (await self.on_thread(partial(verb, self.queue, *args, **kwargs))).steps
         while (step := await self.on_thread(partial(next, steps, None))) is not None:
             if isinstance(step, Future):
                 await asyncio.wrap_future(step)
@@ -97,7 +97,7 @@ class AsyncQueue:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        await asyncio.shield(self.close())
+        await _to_its_end(asyncio.ensure_future(self.close()))
 
     def __repr__(self) -> str:
         return f"Async{self.queue!r}"
@@ -137,11 +137,11 @@ class AsyncQueue:
         `timeout` in s; False if it passed first. Raises UsageError for an unknown request or submission.
         """
         span = span_s(timeout)
-        answered = await self.on_thread(partial(self.queue.answered, what))
+        ending = await self.on_thread(partial(self.queue.ending_of, what))
         try:
             # What is over already is told however short the timeout is.
-            async with asyncio.timeout(None if answered.done() else span):
-                await asyncio.wrap_future(answered)
+            async with asyncio.timeout(None if ending.done() else span):
+                await asyncio.wrap_future(ending)
         except TimeoutError:
             return False
         return True
@@ -170,7 +170,7 @@ class AsyncQueue:
             async with self.draining(policy, lanes=lanes) as drainer:
                 return await drainer.run(until)
         except LockHeld as held:
-            return await self.on_thread(partial(self.queue.not_drained, held))
+            return await self.on_thread(partial(not_drained, self.queue.store, held))
 
     @asynccontextmanager
     async def draining(
@@ -178,11 +178,13 @@ class AsyncQueue:
     ) -> AsyncGenerator[Drainer]:
         """A Drainer that holds the queue's drain lock, for those who run and stop it themselves. Raises LockHeld."""
         held = self.queue.draining(policy, lanes=lanes, tell=tell)
-        drainer = await self.on_thread(held.__enter__)
+        entering = asyncio.ensure_future(self.on_thread(held.__enter__))
         try:
-            yield drainer
+            await _to_its_end(entering)
+            yield entering.result()
         finally:
-            await asyncio.shield(self.on_thread(partial(held.__exit__, None, None, None)))
+            if entering.exception() is None:
+                await _to_its_end(asyncio.ensure_future(self.on_thread(partial(held.__exit__, None, None, None))))
 
     drainer = _awaited(Queue.drainer)
 
@@ -192,6 +194,18 @@ class AsyncQueue:
     renew = _awaited(Queue.renew)
     release = _awaited(Queue.release)
     accept = _awaited(Queue.accept)
+
+
+async def _to_its_end(task: asyncio.Future[Any]) -> None:
+    """Wait for what must not be left half done; a cancel that comes meanwhile is heard after it."""
+    given_up: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as cancel:
+            given_up = cancel
+    if given_up is not None:
+        raise given_up
 
 
 class Opening:
@@ -215,6 +229,14 @@ class Opening:
         await self._opened.__aexit__(kind, error, at)
 
     async def _open(self) -> AsyncQueue:
-        # A pool of its own, so that the program's default one need not have room.
-        with ThreadPoolExecutor(1) as thread:
-            return AsyncQueue(await asyncio.get_running_loop().run_in_executor(thread, self._opens))
+        thread = ThreadPoolExecutor(1)  # of its own, so that the program's default one need not have room
+        opening = asyncio.get_running_loop().run_in_executor(thread, self._opens)
+        try:
+            await _to_its_end(opening)
+        except asyncio.CancelledError:
+            if opening.exception() is None:
+                opening.result().close()
+            raise
+        finally:
+            thread.shutdown(wait=False)
+        return AsyncQueue(opening.result())

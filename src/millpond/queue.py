@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -17,23 +15,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from millpond import bulk
 from millpond.engine.clock import wall_ms
 from millpond.engine.drain import Drainer, Until
-from millpond.engine.owner import DrainLock, Holder, Owner
+from millpond.engine.draining import draining, not_drained, run
+from millpond.engine.owner import DrainLock, Holder
 from millpond.engine.perform import Happening
-from millpond.engine.reconcile import reclaim_dead
 from millpond.engine.workers import Workers
 from millpond.intake import Defaults, each_samples, take
 from millpond.lanes.given import Lanes, choose_lanes
 from millpond.lanes.imported import load_target
-from millpond.paged import Paged, PageOrWait, by_pages
+from millpond.paged import Paged, as_they_come, by_pages, events_since
 from millpond.report import explain, report, status
 from millpond.report.report import Report
 from millpond.report.status import Status
 from millpond.report.summary import Summary
-from millpond.rows import read as read
 from millpond.rules.errors import KeyConflict, LockHeld, UsageError
 from millpond.rules.filters import parse
 from millpond.rules.html import table
 from millpond.rules.job import (
+    MAX_ID,
     Attempt,
     BulkReport,
     Command,
@@ -52,16 +50,13 @@ from millpond.rules.job import (
 from millpond.rules.policy import Policy
 from millpond.rules.prompt import short_name
 from millpond.rules.router import Past, Step, route_work
-from millpond.rules.times import instant_ms
+from millpond.rules.times import instant_ms, span_s
 from millpond.settings.home import make_home
 from millpond.settings.load import Settings, load
 from millpond.store.enqueue import CHUNK_REQUESTS, Asked
-from millpond.store.reclaim import Reclaimed
+from millpond.store.looking import number_of
 from millpond.store.store import PAGE_ROWS, Store, open_sqlite
-from millpond.waiting import EVERYTHING, Bell, Everything, Waiting
-
-MAX_ID = 2**63
-"""No id reaches this: what a column of whole numbers holds."""
+from millpond.waiters import EVERYTHING, Doorbell, Everything, Waiters
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -86,12 +81,12 @@ class Queue:
         *,
         home: Path,
         registry: Registry | Callable[[], Registry] | None = None,
-        bell: Bell | None = None,
+        doorbell: Doorbell | None = None,
     ) -> None:
         """`folder` holds the locks beside the database; `open` finds all of this from settings.
 
         A `registry` may be given as a function, which is called when the first command is met: looking needs none.
-        `bell` is the one that the store rings; without it, commits of this process are noticed as others' are.
+        `doorbell` is the one that the store rings; without it, commits of this process are noticed as others' are.
         """
         self.store = store
         self.folder = folder
@@ -99,7 +94,7 @@ class Queue:
         self.home = home
         self._find_registry = registry if callable(registry) else lambda: registry
         self._workers = Workers(store, folder, policy, lambda: self.registry)
-        self._waiting = Waiting(store, bell or Bell())
+        self._waiters = Waiters(store, doorbell or Doorbell())
 
     @classmethod
     def open(
@@ -131,10 +126,12 @@ class Queue:
         policy.check()
         make_home(settings.home)
         named = partial(load_target, settings.commands, "commands") if settings.commands else None
-        bell = Bell()
-        database = open_sqlite(settings.queue, durable=policy.durable, on_commit=bell.ring)
+        doorbell = Doorbell()
+        database = open_sqlite(settings.queue, durable=policy.durable, on_commit=doorbell.ring)
         store = Store(database, wall_ms)
-        return cls(store, database.lock_folder, policy, home=settings.home, registry=registry or named, bell=bell)
+        return cls(
+            store, database.lock_folder, policy, home=settings.home, registry=registry or named, doorbell=doorbell
+        )
 
     @cached_property
     def registry(self) -> Registry | None:
@@ -145,7 +142,7 @@ class Queue:
         """Close it. What this process still held under a lease is another's from here on; who waits gets UsageError."""
         self._workers.leave()
         self.store.close()
-        self._waiting.close()
+        self._waiters.close()
 
     def __enter__(self) -> Queue:
         return self
@@ -284,7 +281,7 @@ class Queue:
 
     def job(self, job_id: int) -> Job:
         """One job. Raises UsageError if there is none of this id."""
-        job = self.store.job(job_id) if 0 < job_id < MAX_ID else None
+        job = self.store.job(job_id) if 0 < job_id <= MAX_ID else None
         if job is None:
             raise UsageError(f"no job {job_id} in this queue; `millpond jobs` lists them")
         return job
@@ -295,9 +292,14 @@ class Queue:
         return list(islice(self.store.jobs(terms, before_id=before_id), limit))
 
     def submission(self, id_or_name: int | str) -> Submission:
-        """One submission by id or name. Raises UsageError if there is none."""
-        is_id = isinstance(id_or_name, int)
-        found = self.store.submission(id_or_name) if not is_id or 0 < id_or_name < MAX_ID else None
+        """One submission: by its id, or by a text, which is its number or, where none has it, the newest of that name.
+
+        Raises UsageError if there is none.
+        """
+        if isinstance(id_or_name, int):
+            found = self.store.submission(id_or_name) if 0 < id_or_name <= MAX_ID else None
+        else:
+            found = self.store.submission(number_of(id_or_name)) or self.store.submission(id_or_name)
         if found is None:
             raise UsageError(f"no submission {id_or_name!r} in this queue; `millpond submissions` lists them")
         return found
@@ -332,7 +334,7 @@ class Queue:
         failed: bool = False,
         since: When | None = None,
         follow: bool = False,
-    ) -> Iterator[Result]:
+    ) -> Paged[Result]:
         """Results of requests that are done, or of those that failed; of one submission in its order, else by id.
 
         `since` admits only those settled at or after it. `follow` waits, in the order of a submission, for each request
@@ -345,19 +347,7 @@ class Queue:
             return by_pages(read())
         if id_ is None:
             raise UsageError("follow: found no submission, wanted one: a queue has no last request")
-        return Paged(self._as_they_come(id_, read))
-
-    def _as_they_come(self, submission_id: int, read: Callable[..., Iterator[Result]]) -> Iterator[PageOrWait[Result]]:
-        after = -1
-        while True:
-            pending = self.store.first_pending(submission_id, after)
-            yield from by_pages(read(after=after) if pending is None else read(after=after, until=pending - 1)).steps
-            if pending is None:
-                return
-            after = pending - 1
-            request_id = self.store.request_at(submission_id, pending)
-            assert request_id is not None, "requests are not deleted"
-            yield self._waiting.for_requests([request_id])
+        return as_they_come(self.store, self._waiters, id_, read)
 
     def result(self, receipt_or_request_id: Waitable) -> Result | None:
         """The result of one request; None while it has none. Raises UsageError for an unknown request."""
@@ -375,49 +365,48 @@ class Queue:
 
         `timeout` in s; False if it passed first. Raises UsageError for an unknown request or submission.
         """
-        answered = self.answered(what)
+        ending = self.ending_of(what)
         try:
-            answered.result(span_s(timeout))
+            ending.result(span_s(timeout))
         except TimeoutError:
-            answered.cancel()
+            ending.cancel()
             return False
         return True
 
-    def answered(
+    def ending_of(
         self, what: Waitable | Iterable[Waitable] | Submission | str | Everything = EVERYTHING
     ) -> Future[None]:
         """What `wait` waits for, as a future. All of a queue's futures are looked after by one thread."""
         if what is EVERYTHING:
-            return self._waiting.for_all()
+            return self._waiters.for_all()
         if isinstance(what, Submission | str):
-            return self._waiting.for_submission(what.id if isinstance(what, Submission) else self.submission(what).id)
+            return self._waiters.for_submission(what.id if isinstance(what, Submission) else self.submission(what).id)
         ids = [_request_id(one) for one in ([what] if isinstance(what, Receipt | int) else what)]
         for start in range(0, len(ids), PAGE_ROWS):
             page = ids[start : start + PAGE_ROWS]
             known = self.store.standing(page)
             if unknown := next((one for one in page if one not in known), None):
                 raise UsageError(f"no request {unknown} in this queue")
-        return self._waiting.for_requests(ids)
+        return self._waiters.for_requests(ids)
 
-    def ledger(self, job_id: int | None = None, *, last: int | None = None) -> Iterator[Attempt]:
+    def ledger(self, job_id: int | None = None, *, last: int | None = None) -> Paged[Attempt]:
         """Attempts in order: of one job and its key, or all; `last`: no more than the last so many."""
         return by_pages(self.store.attempts(job_id, last=last))
 
-    def feed(self, after: str | None = None, *, follow: bool = False) -> Iterator[Event]:
+    def feed(self, after: str | None = None, *, follow: bool = False) -> Paged[Event]:
         """Events since a cursor, up to now; with `follow` for ever, each as it happens, in whichever process.
 
-        Pass the last one's cursor to read on.
+        Pass the last one's cursor to read on. Raises UsageError for a cursor that this queue cannot have given.
         """
-        return Paged(self._events(_cursor(after), follow))
+        return events_since(self.store, self._waiters, self._seq(after), follow=follow)
 
-    def _events(self, after: int, follow: bool) -> Iterator[PageOrWait[Event]]:
-        while True:
-            while page := self.store.events(after):
-                yield page
-                after = int(page[-1].cursor)
-            if not follow:
-                return
-            yield self._waiting.for_event(after)
+    def _seq(self, cursor: str | None) -> int:
+        if cursor is None:
+            return 0
+        if not cursor.isdecimal() or int(cursor) > self.store.last_event():
+            last = self.store.last_event()
+            raise UsageError(f"cursor {cursor[:40]!r}: wanted one that this queue gave; its newest event is {last}")
+        return int(cursor)
 
     # --- what persons do ------------------------------------------------------------------------------------------
 
@@ -468,9 +457,9 @@ class Queue:
         until = Until(until_empty=until_empty, daemon=daemon, max_jobs=max_jobs, max_iters=max_iters)
         try:
             with self.draining(policy, lanes=lanes) as drainer:
-                return _run(drainer, until)
+                return run(drainer, until)
         except LockHeld as held:
-            return self.not_drained(held)
+            return not_drained(self.store, held)
 
     @contextmanager
     def draining(
@@ -478,52 +467,12 @@ class Queue:
     ) -> Generator[Drainer]:
         """A Drainer that holds the queue's drain lock, for those who run and stop it themselves. Raises LockHeld."""
         policy, built = choose_lanes(policy or self.policy, lanes)
-        lock = DrainLock(self.folder)
-        lock.take(self.store.now_ms())
-        owner: Owner | None = None
-        try:
-            self.reclaim_dead()
-            owner = Owner(self.folder, "drainer", self.store.now_ms())
-            self.store.enlist(owner.row)
-            yield Drainer(
-                self.store,
-                policy,
-                built,
-                owner.uuid,
-                registry=self.registry,
-                tell=tell,
-                tend=self.reclaim_dead,
-                may_lease=lock.stands,
-            )
-        finally:
-            try:
-                if owner is not None:
-                    self.store.reclaim(owner.uuid, died=False)
-            finally:  # whatever the database says, this process neither drains nor owns any more
-                if owner is not None:
-                    owner.leave()
-                lock.release()
+        with draining(self.store, self.folder, policy, built, registry=self.registry, tell=tell) as drainer:
+            yield drainer
 
     def drainer(self) -> Holder | None:
         """Who drains this queue now; None if nobody does."""
         return DrainLock(self.folder).holder()
-
-    def reclaim_dead(self) -> Reclaimed:
-        """Take back what dead owners of this host held."""
-        return reclaim_dead(self.store, self.folder, max_leases_lost=self.policy.max_leases_lost)
-
-    def not_drained(self, held: LockHeld) -> Summary:
-        """The Summary of a drain that could not begin, since somebody else drains: what is left, and who that is."""
-        counts = self.counts()
-        return Summary(
-            reason="lock_held",
-            holder=held.holder,
-            waiting=counts["waiting"],
-            held=counts["held"],
-            ready=counts["ready"],
-            offloaded=counts["offloaded"],
-            next_due_ms=self.store.next_due_ms(),
-        )
 
     # --- workers of one's own -------------------------------------------------------------------------------------
 
@@ -552,16 +501,6 @@ class Queue:
         return self._workers.accept(attempt_uid, reply)
 
 
-def _run(drainer: Drainer, until: Until) -> Summary:
-    """Run a drainer to its end: on this thread, or on one of its own where a loop already runs on this one."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(drainer.run(until))
-    with ThreadPoolExecutor(1, thread_name_prefix="millpond-drain") as thread:
-        return thread.submit(lambda: asyncio.run(drainer.run(until))).result()
-
-
 def _defaults(given: Mapping[str, Any]) -> Defaults:
     try:
         return Defaults(**given)
@@ -572,24 +511,9 @@ def _defaults(given: Mapping[str, Any]) -> Defaults:
 
 def _request_id(one: Waitable) -> int:
     id_ = one.request_id if isinstance(one, Receipt) else one
-    if not 0 < id_ < MAX_ID:
+    if not 0 < id_ <= MAX_ID:
         raise UsageError(f"no request {id_} in this queue")
     return id_
-
-
-def span_s(timeout: float | None) -> float | None:
-    """A timeout in s as locks take it: none below 0. Raises UsageError for what is no number."""
-    if timeout is not None and timeout != timeout:
-        raise UsageError("timeout: found nan, wanted seconds, or None to wait for ever")
-    return None if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)
-
-
-def _cursor(after: str | None) -> int:
-    if after is None:
-        return 0
-    if not after.isdecimal() or int(after) >= MAX_ID:
-        raise UsageError(f"cursor {after!r}: wanted the cursor of an event of this queue")
-    return int(after)
 
 
 def _is_plain(work: Any) -> bool:

@@ -27,6 +27,7 @@ from millpond import (
 )
 from millpond.engine import drain, scribe
 from millpond.engine.drain import Drainer, Until
+from millpond.engine.reconcile import reclaim_dead
 from millpond.engine.scribe import Scribe
 from millpond.lanes import CallableLane
 from millpond.rules.evidence import Evidence
@@ -257,7 +258,7 @@ def test_a_busy_store_ends_the_looking_after_others_for_one_round_only(
         if len(rounds) == 1:
             raise QueueBusy("kept")
         enough.set()
-        return queue.reclaim_dead()
+        return reclaim_dead(queue.store, queue.folder, max_leases_lost=queue.policy.max_leases_lost)
 
     monkeypatch.setattr(drain, "TEND_MS", 5)
     lane = ScriptedLane("free")

@@ -55,6 +55,7 @@ from millpond import (
 from millpond.engine.drain import Drainer
 from millpond.engine.owner import Holder
 from millpond.lanes import CallableLane
+from millpond.paged import Paged
 from millpond.rules.job import Disposition, Error, Outcome, ServiceClass, State, Usage
 from millpond.testing import LANE_CASES, FakeClock, ScriptedLane, exercise_lane, run_lane_case
 
@@ -156,14 +157,14 @@ def looking(queue: Queue, receipt: Receipt) -> None:
     assert_type(report.by_lane["free"].ambiguous_rate, float | None)
     assert_type(report.seed.duplicates, Mapping[str, int])
     assert_type(queue.explain(1), str)
-    assert_type(queue.results("s", failed=True, since="2h"), Iterator[Result])
+    assert_type(queue.results("s", failed=True, since="2h"), Paged[Result])
     result = queue.result(receipt)
     assert_type(result, Result | None)
     if result is not None:
         assert_type(result.text, str | None)
         assert_type(result.error, Error | None)
         assert_type(result.cost, Decimal | None)
-    assert_type(queue.results("s", follow=True), Iterator[Result])
+    assert_type(queue.results("s", follow=True), Paged[Result])
     assert_type(queue.wait(receipt, timeout=1.5), bool)
     queue.wait([receipt, 7])
     queue.wait("s")
@@ -172,12 +173,12 @@ def looking(queue: Queue, receipt: Receipt) -> None:
     assert_type(queue.submissions(limit=5)[0].states, Mapping[str, int])
     assert_type(queue.submission("s").dispositions, Mapping[str, int])
     attempts = queue.ledger(1)
-    assert_type(queue.ledger(last=5), Iterator[Attempt])
-    assert_type(attempts, Iterator[Attempt])
+    assert_type(queue.ledger(last=5), Paged[Attempt])
+    assert_type(attempts, Paged[Attempt])
     assert_type(next(attempts).outcome, Outcome | None)
-    assert_type(queue.feed(), Iterator[Event])
+    feed: Iterator[Event] = queue.feed()
     assert_type(next(queue.feed(after="12")).cursor, str)
-    assert_type(queue.feed(follow=True), Iterator[Event])
+    assert_type(next(feed), Event)
 
 
 def persons(queue: Queue) -> None:

@@ -15,6 +15,9 @@ from typing import Any, Literal
 
 from millpond.rules.html import table
 
+MAX_ID = 2**63 - 1
+"""The largest id: what a column of whole numbers holds."""
+
 State = Literal["waiting", "ready", "leased", "offloaded", "done", "failed", "cancelled"]
 WaitReason = Literal["scheduled", "backoff", "parked", "held", "asked", "undeliverable"]
 ServiceClass = Literal["realtime", "batch"]

@@ -70,6 +70,7 @@ def drain(
     if until_empty and daemon:
         raise UsageError("found --until-empty and --daemon, wanted at most one of the two")
     from millpond.engine.drain import Until
+    from millpond.engine.draining import not_drained
     from millpond.lanes.given import choose_lanes
     from millpond.report.left import why_left
 
@@ -86,7 +87,7 @@ def drain(
             summary, signals = run(queue, policy, names, until, as_json=given.json)
         except LockHeld as held:
             if given.json:
-                terminal.say_json(_refused(queue, held), indent=2)
+                terminal.say_json(not_drained(queue.store, held), indent=2)
             raise
         left = []
         if not given.json:
@@ -143,18 +144,3 @@ def tell_summary(given: Given, summary: Summary, left: Sequence[str] = ()) -> No
     ahead += ["report"] if summary.paid_twice or summary.unpriced else []
     if ahead:
         terminal.say("next: " + " · ".join(given.command(verb) for verb in ahead))
-
-
-def _refused(queue: Queue, held: LockHeld) -> Summary:
-    from millpond.report.summary import Summary
-
-    counts = queue.counts()
-    return Summary(
-        waiting=counts["waiting"],
-        held=counts["held"],
-        ready=counts["ready"],
-        offloaded=counts["offloaded"],
-        next_due_ms=queue.store.next_due_ms(),
-        reason="lock_held",
-        holder=held.holder,
-    )

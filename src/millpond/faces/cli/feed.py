@@ -11,10 +11,8 @@ import click
 from millpond.faces.cli import completion, terminal
 from millpond.faces.cli.given import Given, pass_given, shared
 from millpond.faces.cli.signals import ended_from_outside
-from millpond.rules.errors import UsageError
 
 if TYPE_CHECKING:
-    from millpond.queue import Queue
     from millpond.rules.job import Event
 
 PAGE_LINES = 100
@@ -34,7 +32,7 @@ def events(given: Given, after: str | None, limit: int | None, follow: bool) -> 
     ends --follow.
     """
     with given.look() as queue, ended_from_outside():
-        cursor = _check(queue, after)
+        cursor = after or "0"
         for event in islice(queue.feed(after, follow=follow), limit or (None if follow else PAGE_LINES)):
             cursor = event.cursor
             _show(given, event, f"{event.cursor:>5}  {_moment(event)}")
@@ -83,11 +81,3 @@ def _moment(event: Event) -> str:
     from millpond.rules.times import show_ms
 
     return show_ms(event.at_ms)
-
-
-def _check(queue: Queue, after: str | None) -> str:
-    """The cursor to begin after. Raises UsageError for one that this queue cannot have given."""
-    last = queue.store.last_event()
-    if after is not None and after.isdecimal() and int(after) > last:
-        raise UsageError(f"cursor {after!r}: found one beyond {last}, the newest event of this queue; wanted its own")
-    return after or "0"

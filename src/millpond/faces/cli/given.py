@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from millpond.rules.job import MAX_ID
+
 if TYPE_CHECKING:
     from millpond.queue import Queue
     from millpond.settings import Settings
@@ -30,8 +32,8 @@ class JobId(click.IntRange):
             raise click.UsageError(f"found {shown!r}, wanted the id of a job, a whole number from 1", ctx) from None
 
 
-ID = JobId(1, 2**63 - 1)
-"""An id of the queue: what a column of whole numbers holds."""
+ID = JobId(1, MAX_ID)
+"""An id of the queue."""
 
 
 @dataclass(slots=True)

@@ -69,18 +69,17 @@ def results(
     if kind == "parquet" and not _is_file(output):
         raise UsageError("--format parquet: found no -o FILE, wanted one; Parquet is no text, and is read from its end")
     with given.look() as queue:
-        which = int(submission) if submission is not None and submission.isdecimal() else submission
         if kind == BATCH:
-            assert which is not None, "checked above"
-            _write_batch(given, queue, which, failed, output, errors)
+            assert submission is not None, "checked above"
+            _write_batch(given, queue, submission, failed, output, errors)
             return
-        found = queue.results(which, failed=failed, since=since)
+        found = queue.results(submission, failed=failed, since=since)
         write, form = _WRITERS[kind]
         with _to(output, form) as file:
             n = write(queue, found, file)
         if _is_file(output):
             terminal.warn(f"wrote {_counted(n, 'result')} to {output}")
-            if lacks := _lacks(queue, which, failed=failed, is_since=since is not None):
+            if lacks := _lacks(queue, submission, failed=failed, is_since=since is not None):
                 terminal.warn(f"not in it: {', '.join(lacks)}")
         if n == 0:
             left = queue.counts()
@@ -114,7 +113,7 @@ def _check_batch(
 
 
 def _write_batch(
-    given: Given, queue: Queue, submission: int | str, failed: bool, output: Path | None, errors: Path | None
+    given: Given, queue: Queue, submission: str, failed: bool, output: Path | None, errors: Path | None
 ) -> None:
     """Write the output file, the error file, or both in one pass, so that no request can change sides in between."""
     from millpond.batchfile import batch_lines
@@ -154,7 +153,7 @@ def _format_of(output: Path | None) -> str:
     return SUFFIXES[suffix]
 
 
-def _lacks(queue: Queue, which: int | str | None, *, failed: bool, is_since: bool) -> list[str]:
+def _lacks(queue: Queue, which: str | None, *, failed: bool, is_since: bool) -> list[str]:
     """What was asked for and is not in the file, and how to get it: requests of a submission, else jobs."""
     if which is None:
         counts = queue.counts()

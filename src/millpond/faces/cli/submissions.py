@@ -33,7 +33,7 @@ def submissions(given: Given, name: str | None, limit: int) -> None:
     """List the newest submissions and how their requests stand; or show one, by its name or number."""
     with given.look() as queue:
         if name is not None:
-            _show(given, queue, find(queue, name))
+            _show(given, queue, queue.submission(name))
             return
         found = queue.submissions(limit=limit)
     if not found:
@@ -61,7 +61,7 @@ def status(ctx: click.Context, given: Given, name: str | None, exit_status: bool
     """How the queue stands: counts, lanes, what is late, what needs you. Or how a submission stands."""
     with given.look() as queue:
         if name is not None:
-            one = find(queue, name)
+            one = queue.submission(name)
             _show(given, queue, one)
             ctx.exit(_code(one.failed, one.pending) if exit_status else 0)
         found = queue.status()
@@ -86,11 +86,11 @@ def wait(ctx: click.Context, given: Given, name: str | None, timeout: str | None
     Exit 130 or 143 after a signal.
     """
     from millpond.rules.times import duration_ms
-    from millpond.waiting import EVERYTHING
+    from millpond.waiters import EVERYTHING
 
     span_s = duration_ms(timeout, field="--timeout") / 1000 if timeout is not None else None
     with given.look() as queue, ended_from_outside():
-        one = find(queue, name) if name is not None else None
+        one = queue.submission(name) if name is not None else None
         what = one or EVERYTHING
         if not queue.wait(what, 0) and queue.drainer() is None:
             terminal.warn(f"nobody drains this queue; next: {given.command('drain')}")
@@ -107,13 +107,6 @@ def wait(ctx: click.Context, given: Given, name: str | None, timeout: str | None
         terminal.warn(f"still pending after {timeout}")
         ctx.exit(PENDING)
     ctx.exit(FAILED if exit_status and failed else 0)
-
-
-def find(queue: Queue, name: str) -> Submission:
-    """A submission by its number or, where none has it, by its name. Raises UsageError if there is none."""
-    from millpond.store.looking import number_of
-
-    return queue.store.submission(number_of(name)) or queue.submission(name)
 
 
 def _code(failed: int, pending: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -22,15 +21,15 @@ class Everything(Enum):
 
 EVERYTHING = Everything.EVERYTHING
 
-POLL_S = 0.05
-"""How often other processes' commits are looked for: one PRAGMA for all who wait. Our own ring the bell."""
+POLL_S = 0.2
+"""How often other processes' commits are looked for: one PRAGMA for all who wait, under 0.1 % of a core (DESIGN §9)."""
 
-LOOK_S = 0.01
-"""At most so often the tables are looked at, however many commit: what ends within it is seen at once."""
+PAUSE_S = 0.01
+"""How long the tables are let alone after a look, however many commit: what ends meanwhile is seen at once."""
 
 
-class Bell:
-    """Rung after each commit of this process."""
+class Doorbell:
+    """Rung after each commit of this process. Across processes the door is looked at (`POLL_S`)."""
 
     def __init__(self) -> None:
         self._rung = threading.Event()
@@ -58,7 +57,7 @@ class _Waiter:
     after: int | None = None
 
 
-class Waiting:
+class Waiters:
     """Futures for what happens in a queue. They may be awaited by threads and by loops, and cancelled by them.
 
     The thread that looks is started for the first who waits, and ends with the last. A future whose queue is closed, or
@@ -67,9 +66,10 @@ class Waiting:
 
     fork_order = 0
 
-    def __init__(self, store: Store, bell: Bell) -> None:
+    def __init__(self, store: Store, doorbell: Doorbell) -> None:
         self._store = store
-        self._bell = bell
+        self._doorbell = doorbell
+        self._closing = threading.Event()
         self._mutex = threading.Lock()
         self._waiters: dict[Future[None], _Waiter] = {}
         self._thread: threading.Thread | None = None
@@ -119,7 +119,8 @@ class Waiting:
 
     def close(self) -> None:
         """Let the thread notice that the store is closed, and wait for it."""
-        self._bell.ring()
+        self._closing.set()
+        self._doorbell.ring()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
@@ -133,7 +134,8 @@ class Waiting:
             self._mutex = threading.Lock()
             self._waiters = {}
             self._thread = None
-            self._bell.renew()
+            self._closing = threading.Event()
+            self._doorbell.renew()
 
     def _await(self, following: Callable[[], int | None]) -> Future[None]:
         request = following()
@@ -150,9 +152,9 @@ class Waiting:
             self._waiters[future] = waiter
             self._came = True
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="millpond-waiting", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="millpond-waiters", daemon=True)
                 self._thread.start()
-        self._bell.ring()
+        self._doorbell.ring()
         return future
 
     def _forget(self, future: Future[None]) -> None:
@@ -160,7 +162,7 @@ class Waiting:
             self._waiters.pop(future, None)
             nobody = not self._waiters
         if nobody:
-            self._bell.ring()
+            self._doorbell.ring()
 
     def _run(self) -> None:
         version: int | None = None
@@ -170,7 +172,6 @@ class Waiting:
                     self._thread = None
                     return
                 waiters, came, self._came = dict(self._waiters), self._came, False
-            begun = time.monotonic()
             try:
                 seen = self._store.db.data_version()
                 over = self._over(waiters) if came or seen != version else ()
@@ -179,8 +180,8 @@ class Waiting:
                 _end(waiters, problem)
                 continue
             _end(over)
-            self._bell.heard(POLL_S)
-            time.sleep(max(LOOK_S - (time.monotonic() - begun), 0))
+            self._doorbell.heard(POLL_S)
+            self._closing.wait(PAUSE_S)
 
     def _over(self, waiters: dict[Future[None], _Waiter]) -> list[Future[None]]:
         """Whose waiting is over."""
