@@ -139,11 +139,15 @@ def test_settled_jobs_say_what_became_of_them(scene: Scene) -> None:
     scene.store.give(lease, Then("fail", reason="permanent: refused\njob 1 is done"))
     assert first(scene) == "job 1 failed, 2027-01-15T08:00:00.000Z: permanent: refused job 1 is done"
     assert told(scene)[-1] == "next         nothing, unless you ask again: millpond retry 1"
+    scene.ask("c", lane="free")
+    [lease] = scene.store.lease(scene.worker, {"free": 1}, 1)
+    scene.store.give(lease, Then("fail", reason="unfit: no configured lane can serve this work: free takes no tools"))
+    assert told(scene, 2)[-1] == "next         nothing; once a lane can serve it, ask again: millpond retry 2"
     scene.ask("b", lane="free")
-    scene.store.cancel(2)
-    assert first(scene, 2) == "job 2 was cancelled, 2027-01-15T08:00:00.000Z, by a person"
-    with pytest.raises(UsageError, match="no job 3 in this queue"):
-        told(scene, 3)
+    scene.store.cancel(3)
+    assert first(scene, 3) == "job 3 was cancelled, 2027-01-15T08:00:00.000Z, by a person"
+    with pytest.raises(UsageError, match="no job 4 in this queue"):
+        told(scene, 4)
 
 
 def test_keys_are_never_abbreviated_and_twins_are_listed(scene: Scene) -> None:

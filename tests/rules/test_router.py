@@ -23,6 +23,7 @@ from millpond.rules.router import (
     lanes_for,
     next_lane,
     route_work,
+    why_none,
 )
 
 FREE = LanePolicy("free", max_attempts=2)
@@ -233,6 +234,29 @@ def test_only_lanes_that_can_may_serve(work: Any, names: tuple[str, ...]) -> Non
         lane("off", kind="callable", enabled=False),
     ]
     assert lanes_for(work, "", Policy(lanes={one.name: one for one in lanes})) == names
+
+
+def test_where_no_lane_can_serve_each_says_what_it_lacks() -> None:
+    lanes = [
+        lane("chat", model="m", models={"alias": "provider-name"}),
+        lane("plain", model="other", supports_schema=False),
+        lane("nothing"),
+    ]
+    policy = Policy(lanes={one.name: one for one in lanes})
+    assert route_work(Prompt("x", model="gpt-5-mini"), "", "", Past(), policy) == Exhausted(
+        "unfit: no configured lane can serve this work: "
+        "chat does not offer the model 'gpt-5-mini' (it offers m, alias; its `models` may name more); "
+        "plain does not offer the model 'gpt-5-mini' (it offers other; its `models` may name more); "
+        "nothing does not offer the model 'gpt-5-mini' (it offers none by name; its `models` may name more)"
+    )
+    assert "; plain takes no schema; " in why_none(Prompt("x", model="other", schema={"a": 1}), "", policy)
+    assert "is of kind chat, and a command wants callable" in why_none(Command("mail", {}, "u"), "", policy)
+
+
+def test_of_many_lanes_that_cannot_the_first_few_are_named() -> None:
+    policy = Policy(lanes={f"l{n}": lane(f"l{n}", supports_tools=False) for n in range(9)})
+    words = why_none(Prompt("x", tools=[{"type": "function"}]), "", policy)
+    assert words.endswith("l4 takes no tools; and 4 more lanes")
 
 
 def test_an_intent_has_its_own_order() -> None:

@@ -224,6 +224,8 @@ def _next(job: Job, store: Store, policy: Policy) -> str:
     match job.state:
         case "done":
             return "nothing; the same work asked again is answered by this artifact"
+        case "failed" if (job.reason or "").startswith("unfit:"):
+            return f"nothing; once a lane can serve it, ask again: millpond retry {job.id}"
         case "failed" | "cancelled":
             return f"nothing, unless you ask again: millpond retry {job.id}"
         case "leased" if job.id in abandoned(store):

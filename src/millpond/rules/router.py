@@ -22,6 +22,10 @@ NO_BLIND_RETRY = "truncated"
 """The unusable reply that the same cap would only cut again (O04)."""
 
 
+LANES_NAMED = 5
+"""So many lanes are named where none can serve: a reason is one line."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tried:
     """What routing must know of one past attempt of a key."""
@@ -70,8 +74,11 @@ class Exhausted:
 
 def route_work(work: Any, route: str, wish: str, past: Past, policy: Policy) -> Step | Exhausted:
     """The lane of a job's next attempt, its undecided attempts taken as the policy would decide them."""
+    order = lanes_for(work, route, policy, wish)
+    if not order:
+        return Exhausted(f"unfit: no configured lane can serve this work: {why_none(work, route, policy)}")
     decided = [one.decided(policy.after_hold(one.lane)) for one in past.undecided]
-    return next_lane([*past.tried, *decided], policy, lanes_for(work, route, policy, wish))
+    return next_lane([*past.tried, *decided], policy, order)
 
 
 def lanes_for(work: Any, route: str, policy: Policy, wish: str = "") -> tuple[str, ...]:
@@ -82,22 +89,34 @@ def lanes_for(work: Any, route: str, policy: Policy, wish: str = "") -> tuple[st
     `wish` is a lane asked for by name: the order begins there, or is that lane alone where routing does not have it.
     Lanes that are disabled, or that this policy does not have, are waited for only where no other may serve.
     """
-    able = [name for name in policy.order_for(route) if name not in policy.lanes or _can(policy.lanes[name], work)]
+    able = [name for name in policy.order_for(route) if name not in policy.lanes or not lacks(policy.lanes[name], work)]
     if wish:
         able = able[able.index(wish) :] if wish in able else [wish]
     present = tuple(name for name in able if name in policy.lanes and policy.lanes[name].enabled)
     return present or tuple(able)
 
 
-def _can(lane: LanePolicy, work: Any) -> bool:
+def why_none(work: Any, route: str, policy: Policy) -> str:
+    """What each lane that was asked for this work lacks for it, the first few of them."""
+    order = policy.order_for(route)
+    lacking = [f"{name} {lacks(policy.lanes[name], work)}" for name in order[:LANES_NAMED] if name in policy.lanes]
+    more = [f"and {len(order) - LANES_NAMED} more lanes"] if len(order) > LANES_NAMED else []
+    return "; ".join([*lacking, *more]) or "there is no lane"
+
+
+def lacks(lane: LanePolicy, work: Any) -> str:
+    """What a lane declares that it cannot do of this work, in words; "" if it can do all of it."""
     if not isinstance(work, Prompt):
-        return lane.runs_code
-    return (
-        (work.model is None or lane.offers(work.model))
-        and (not work.schema or lane.supports_schema)
-        and (not work.tools or lane.supports_tools)
-        and (not work.images or lane.supports_images)
-    )
+        return "" if lane.runs_code else f"is of kind {lane.kind}, and a command wants callable, python or command"
+    if work.model is not None and not lane.offers(work.model):
+        offered = ", ".join(filter(None, (lane.model, *lane.models))) or "none by name"
+        return f"does not offer the model {work.model[:80]!r} (it offers {offered}; its `models` may name more)"
+    declared = {
+        "takes no schema": not work.schema or lane.supports_schema,
+        "takes no tools": not work.tools or lane.supports_tools,
+        "takes no images": not work.images or lane.supports_images,
+    }
+    return next((words for words, can in declared.items() if not can), "")
 
 
 def next_lane(history: Sequence[Tried], policy: Policy, order: Sequence[str], start: str = "") -> Step | Exhausted:
