@@ -43,7 +43,7 @@ def test_a_queue_is_drained_by_the_lane(millpond_queue, millpond_lane):
 
 def test_each_test_has_its_own(millpond_queue, millpond_lane):
     assert (millpond_queue.jobs(), millpond_lane.calls) == ([], [])
-    assert not millpond_queue.policy.lanes
+    assert list(millpond_queue.policy.lanes) == ["scripted"]
 """
 
 
@@ -71,6 +71,41 @@ def test_no_queue_of_the_user_is_touched(real: str, tmp_path: Path) -> None:
     environ = {"MILLPOND_QUEUE__PATH": str(elsewhere)} if real == "the environment" else {}
     passes(tmp_path, APART, **environ)
     assert not elsewhere.exists()
+
+
+DRAINS = """
+import subprocess, sys
+from millpond import Queue, Reply
+
+def app():
+    with Queue.open() as queue:
+        receipt = queue.enqueue("Is a duck a bird?")
+        queue.drain()
+        return queue.result(receipt).text
+
+def test_an_app_that_drains_by_itself_asks_the_scripted_lane(millpond_home, millpond_lane):
+    millpond_lane.say(Reply("Yes."))
+    assert app() == "Yes."
+
+def test_a_program_of_its_own_has_no_other_lane(millpond_home):
+    words = [sys.executable, "-m", "millpond", "config", "show"]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "scripted" in shown
+    assert "paid" not in shown and "mine" not in shown
+    assert app().startswith("answer to")
+"""
+
+
+def test_no_lane_of_the_project_or_the_user_is_asked(tmp_path: Path) -> None:
+    spent = tmp_path / "spent"
+    paid = f"lanes: {{paid: {{kind: command, command: [touch, {spent}], price: {{call_usd: 1}}}}}}\n"
+    (tmp_path / "millpond.yaml").write_text(paid, encoding="utf-8")
+    user = tmp_path / "user"
+    (user / "millpond").mkdir(parents=True)
+    (user / "millpond/millpond.yaml").write_text(paid.replace("paid:", "mine:"), encoding="utf-8")
+    by_name = {"MILLPOND_LANES__PAID__MAX_ATTEMPTS": "1", "XDG_CONFIG_HOME": str(user)}
+    passes(tmp_path, DRAINS, **by_name)
+    assert not spent.exists()
 
 
 HELD = """
