@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from millpond.db import fork
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.draining import not_drained
 from millpond.engine.perform import Happening
@@ -18,9 +19,9 @@ from millpond.lanes.given import Lanes
 from millpond.paged import Paged
 from millpond.queue import Queue, Registry, Waitable
 from millpond.report.summary import Summary
-from millpond.rules.errors import LockHeld
+from millpond.rules.errors import LockHeld, MillpondError
 from millpond.rules.html import table
-from millpond.rules.job import Submission
+from millpond.rules.job import Lease, Submission
 from millpond.rules.policy import Policy
 from millpond.rules.times import span_s
 from millpond.waiters import EVERYTHING, Everything
@@ -32,12 +33,15 @@ THREADS = 4
 """Threads that speak to the database for the loop. A verb takes milliseconds there; who waits takes none of them."""
 
 
-def _awaited(verb: Callable[Concatenate[Queue, P], T]) -> Callable[Concatenate[AsyncQueue, P], Awaitable[T]]:
-    """A verb that is done at once, on a thread of the queue's own."""
+def _awaited(
+    verb: Callable[Concatenate[Queue, P], T], undo: Callable[[Queue, T], object] = lambda _, done: None
+) -> Callable[Concatenate[AsyncQueue, P], Awaitable[T]]:
+    """A verb that is done at once, on a thread of the queue's own. `undo`: what a cancelled one is followed by."""
 
     @wraps(verb)
     async def awaited(self: AsyncQueue, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self.on_thread(partial(verb, self.queue, *args, **kwargs))
+        call = partial(verb, self.queue, *args, **kwargs)
+        return await self.on_thread(call, undo=partial(undo, self.queue))
 
     return awaited
 
@@ -50,7 +54,7 @@ def _iterated(
     @wraps(verb)
     async def iterated(self: AsyncQueue, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         steps = (await self.on_thread(partial(verb, self.queue, *args, **kwargs))).steps
-        while (step := await self.on_thread(partial(next, steps, None))) is not None:
+        while (step := await self.on_thread(partial(next, steps, None), undo=_cancel)) is not None:
             if isinstance(step, Future):
                 await asyncio.wrap_future(step)
                 continue
@@ -60,18 +64,50 @@ def _iterated(
     return iterated
 
 
+def _cancel(found: object) -> None:
+    """Whoever wanted to wait for it has gone."""
+    if isinstance(found, Future):
+        found.cancel()
+
+
+def _release(queue: Queue, leases: Iterable[Lease]) -> None:
+    """Nobody has these leases in hand: give the jobs back."""
+    for lease in leases:
+        with suppress(MillpondError):  # it is lost already, or goes with the queue when that is closed
+            queue.release(lease)
+
+
+class _Threads:
+    """The threads of a queue. A forked child has none of its parent's, and is given its own."""
+
+    fork_order = 0
+
+    def __init__(self) -> None:
+        self.pool = ThreadPoolExecutor(THREADS, thread_name_prefix="millpond-async")
+        fork.join(self)
+
+    def before_fork(self, deadline: float) -> None:
+        """They hold nothing that a child must not inherit."""
+
+    def after_fork(self, *, child: bool) -> None:
+        """The parent keeps its threads."""
+        if child:
+            self.pool = ThreadPoolExecutor(THREADS, thread_name_prefix="millpond-async")
+
+
 class AsyncQueue:
     """A queue on an event loop: `async with AsyncQueue.open(…) as queue`, then the words of Queue, awaited.
 
     Iterators are async ones. A verb runs on one of a few threads, so that the loop never waits for the disk; however
-    many wait, one more thread looks for all of them. A verb whose task is cancelled may have been done all the same.
+    many wait, one more thread looks for all of them. A verb whose task is cancelled may have been done all the same;
+    jobs that it leased are given back.
     """
 
     def __init__(self, queue: Queue) -> None:
         """`queue` is an open one, closed with this."""
         self.queue = queue
         self._closed = False
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="millpond-async")
+        self._threads = _Threads()
 
     @classmethod
     def open(
@@ -89,7 +125,7 @@ class AsyncQueue:
         """Close it, as `Queue.close` does."""
         await self.on_thread(self.queue.close)
         self._closed = True
-        self._threads.shutdown(wait=False)
+        self._threads.pool.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncQueue:
         return self
@@ -105,11 +141,17 @@ class AsyncQueue:
     def _repr_html_(self) -> str:
         return table(repr(self), self.queue.counts())
 
-    async def on_thread(self, call: Callable[[], T]) -> T:
-        """Run something that speaks to the queue on one of its threads."""
+    async def on_thread(self, call: Callable[[], T], *, undo: Callable[[T], object] = lambda done: None) -> T:
+        """Run something that speaks to the queue on one of its threads. `undo` a result that nobody awaits any more."""
         if self._closed:
             return call()  # refuses without a look at the disk
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        done = self._threads.pool.submit(call)
+        try:
+            return await asyncio.wrap_future(done)
+        except asyncio.CancelledError:
+            if not done.cancelled():  # it had begun
+                done.add_done_callback(lambda done: done.exception() is None and undo(done.result()))
+            raise
 
     enqueue = _awaited(Queue.enqueue)
     enqueue_many = _awaited(Queue.enqueue_many)
@@ -137,7 +179,7 @@ class AsyncQueue:
         `timeout` in s; False if it passed first. Raises UsageError for an unknown request or submission.
         """
         span = span_s(timeout)
-        ending = await self.on_thread(partial(self.queue.ending_of, what))
+        ending = await self.on_thread(partial(self.queue.ending_of, what), undo=_cancel)
         try:
             # What is over already is told however short the timeout is.
             async with asyncio.timeout(None if ending.done() else span):
@@ -188,7 +230,7 @@ class AsyncQueue:
 
     drainer = _awaited(Queue.drainer)
 
-    lease = _awaited(Queue.lease)
+    lease = _awaited(Queue.lease, undo=_release)
     record = _awaited(Queue.record)
     settle = _awaited(Queue.settle)
     renew = _awaited(Queue.renew)

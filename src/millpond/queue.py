@@ -365,12 +365,13 @@ class Queue:
 
         `timeout` in s; False if it passed first. Raises UsageError for an unknown request or submission.
         """
-        ending = self.ending_of(what)
+        span, ending = span_s(timeout), self.ending_of(what)
         try:
-            ending.result(span_s(timeout))
+            ending.result(span)
         except TimeoutError:
-            ending.cancel()
             return False
+        finally:
+            ending.cancel()  # whatever ended the wait, an interrupt too
         return True
 
     def ending_of(

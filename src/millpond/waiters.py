@@ -8,8 +8,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, islice
+from weakref import WeakValueDictionary
 
 from millpond.db import fork
+from millpond.rules.errors import QueueUnavailable
 from millpond.store.store import PAGE_ROWS, Store
 
 
@@ -48,12 +50,31 @@ class Doorbell:
         self._rung = threading.Event()
 
 
-@dataclass(slots=True, eq=False)
-class _Waiter:
-    """One who waits: for one request after the other (`request`, then what `following` finds), or for an event."""
+class _Look:
+    """What one look at the tables has shown so far: who waits for the same asks once."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._pending: dict[int, bool] = {}
+
+    def learn(self, requests: Iterable[int]) -> None:
+        """Read how these stand, as far as it is not known."""
+        unknown = iter({one for one in requests if one not in self._pending})
+        while page := list(islice(unknown, PAGE_ROWS)):
+            self._pending |= dict.fromkeys(page, False) | self.store.standing(page)
+
+    def first_pending(self, requests: Sequence[int]) -> int | None:
+        """The first of these that still waits for its answer."""
+        self.learn(requests)
+        return next((one for one in requests if self._pending[one]), None)
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class _Awaited:
+    """What is waited for: one request after the other (`request`, then what `following` finds), or an event."""
 
     request: int | None = None
-    following: Callable[[], int | None] = lambda: None
+    following: Callable[[_Look], int | None] = lambda _: None
     after: int | None = None
 
 
@@ -71,7 +92,8 @@ class Waiters:
         self._doorbell = doorbell
         self._closing = threading.Event()
         self._mutex = threading.Lock()
-        self._waiters: dict[Future[None], _Waiter] = {}
+        self._waiters: dict[Future[None], _Awaited] = {}
+        self._shared: WeakValueDictionary[int | Everything, _Awaited] = WeakValueDictionary()
         self._thread: threading.Thread | None = None
         self._came = False
         fork.join(self)
@@ -80,42 +102,47 @@ class Waiters:
         """Done once all of these requests, which must exist, are answered, failed or cancelled."""
         at = 0
 
-        def following() -> int | None:
+        def following(look: _Look) -> int | None:
             # Round once: what was settled when it was passed may have been asked again since.
             nonlocal at
             page_starts = range(0, len(ids), PAGE_ROWS)
             for start in chain(page_starts[at:], page_starts[: at + 1]):
-                page = ids[start : start + PAGE_ROWS]
-                standing = self._store.standing(page)
-                pending = next((one for one in page if standing.get(one)), None)
+                pending = look.first_pending(ids[start : start + PAGE_ROWS])
                 if pending is not None:
                     at = start // PAGE_ROWS
                     return pending
             return None
 
-        return self._await(following)
+        first = following(_Look(self._store))
+        return _done() if first is None else self._add(_Awaited(first, following))
 
     def for_submission(self, submission_id: int) -> Future[None]:
         """Done once all requests of a submission are answered, failed or cancelled."""
-        after = -1
+        first = self._store.first_pending(submission_id)
+        if first is None:
+            return _done()
+        after = first - 1
 
-        def following() -> int | None:
+        def following(look: _Look) -> int | None:
             nonlocal after
-            position = self._store.first_pending(submission_id, after)
+            position = look.store.first_pending(submission_id, after)
             if position is None and after >= 0:
-                position = self._store.first_pending(submission_id)
+                position = look.store.first_pending(submission_id)
             after = after if position is None else position - 1
-            return None if position is None else self._store.request_at(submission_id, position)
+            return None if position is None else look.store.request_at(submission_id, position)
 
-        return self._await(following)
+        return self._add(_Awaited(following=following), shared_as=submission_id)
 
     def for_all(self) -> Future[None]:
         """Done once no request of the queue waits for its answer, those included that come meanwhile."""
-        return self._await(self._store.any_pending_request)
+        if self._store.any_pending_request() is None:
+            return _done()
+        everything = _Awaited(following=lambda look: look.store.any_pending_request())
+        return self._add(everything, shared_as=EVERYTHING)
 
     def for_event(self, after: int) -> Future[None]:
         """Done once there is an event with a seq above this one."""
-        return self._add(_Waiter(after=after))
+        return self._add(_Awaited(after=after))
 
     def close(self) -> None:
         """Let the thread notice that the store is closed, and wait for it."""
@@ -133,29 +160,33 @@ class Waiters:
         if child:
             self._mutex = threading.Lock()
             self._waiters = {}
+            self._shared = WeakValueDictionary()
             self._thread = None
             self._closing = threading.Event()
             self._doorbell.renew()
 
-    def _await(self, following: Callable[[], int | None]) -> Future[None]:
-        request = following()
-        if request is None:
-            done: Future[None] = Future()
-            done.set_result(None)
-            return done
-        return self._add(_Waiter(request=request, following=following))
-
-    def _add(self, waiter: _Waiter) -> Future[None]:
+    def _add(self, awaited: _Awaited, *, shared_as: int | Everything | None = None) -> Future[None]:
+        """A future for it. `shared_as` names what may be waited for by many: they are looked after as one."""
         future: Future[None] = Future()
         future.add_done_callback(self._forget)  # before it is waited for: an interrupt may come between any two lines
         with self._mutex:
-            self._waiters[future] = waiter
+            if shared_as is not None:
+                awaited = self._shared.setdefault(shared_as, awaited)
+            self._waiters[future] = awaited
             self._came = True
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="millpond-waiters", daemon=True)
-                self._thread.start()
+                self._thread = self._started()
         self._doorbell.ring()
         return future
+
+    def _started(self) -> threading.Thread:
+        thread = threading.Thread(target=self._run, name="millpond-waiters", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as problem:  # the system gives none
+            self._waiters.clear()  # nobody was there before, or there would be a thread
+            raise QueueUnavailable(f"no thread to wait with ({problem}); end some others, or raise the limit") from None
+        return thread
 
     def _forget(self, future: Future[None]) -> None:
         with self._mutex:
@@ -183,20 +214,28 @@ class Waiters:
             self._doorbell.heard(POLL_S)
             self._closing.wait(PAUSE_S)
 
-    def _over(self, waiters: dict[Future[None], _Waiter]) -> list[Future[None]]:
+    def _over(self, waiters: dict[Future[None], _Awaited]) -> list[Future[None]]:
         """Whose waiting is over."""
-        asked = iter({one.request for one in waiters.values() if one.request is not None})
-        standing: dict[int, bool] = {}
-        while page := list(islice(asked, PAGE_ROWS)):
-            standing |= self._store.standing(page)
-        over: list[Future[None]] = []
-        last_seq = self._store.last_event() if any(one.after is not None for one in waiters.values()) else 0
-        for future, one in waiters.items():
-            if one.request is not None and not standing.get(one.request):
-                one.request = one.following()
-            if one.request is None and (one.after is None or last_seq > one.after):
-                over.append(future)
-        return over
+        look = _Look(self._store)
+        awaited = set(waiters.values())
+        look.learn(one.request for one in awaited if one.request is not None)
+        last_seq = self._store.last_event() if any(one.after is not None for one in awaited) else 0
+        over = {one for one in awaited if _is_over(one, look, last_seq)}
+        return [future for future, one in waiters.items() if one in over]
+
+
+def _is_over(awaited: _Awaited, look: _Look, last_seq: int) -> bool:
+    if awaited.after is not None:
+        return last_seq > awaited.after
+    if awaited.request is None or look.first_pending([awaited.request]) is None:
+        awaited.request = awaited.following(look)
+    return awaited.request is None
+
+
+def _done() -> Future[None]:
+    done: Future[None] = Future()
+    done.set_result(None)
+    return done
 
 
 def _end(futures: Iterable[Future[None]], problem: Exception | None = None) -> None:
