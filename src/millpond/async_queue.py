@@ -22,8 +22,8 @@ from millpond.report.summary import Summary
 from millpond.rules.errors import LockHeld, MillpondError
 from millpond.rules.html import table
 from millpond.rules.job import Lease, Submission
+from millpond.rules.numbers import seconds
 from millpond.rules.policy import Policy
-from millpond.rules.times import span_s
 from millpond.waiters import EVERYTHING, Everything
 
 P = ParamSpec("P")
@@ -178,11 +178,11 @@ class AsyncQueue:
 
         `timeout` in s; False if it passed first. Raises UsageError for an unknown request or submission.
         """
-        span = span_s(timeout)
+        span_s = seconds(timeout, "timeout")
         ending = await self.on_thread(partial(self.queue.ending_of, what), undo=_cancel)
         try:
             # What is over already is told however short the timeout is.
-            async with asyncio.timeout(None if ending.done() else span):
+            async with asyncio.timeout(None if ending.done() else span_s):
                 await asyncio.wrap_future(ending)
         except TimeoutError:
             return False

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from millpond import bulk
 from millpond.engine.clock import wall_ms
@@ -31,7 +31,6 @@ from millpond.rules.errors import KeyConflict, LockHeld, UsageError
 from millpond.rules.filters import parse
 from millpond.rules.html import table
 from millpond.rules.job import (
-    MAX_ID,
     Attempt,
     BulkReport,
     Command,
@@ -47,10 +46,11 @@ from millpond.rules.job import (
     Submission,
     Work,
 )
+from millpond.rules.numbers import seconds, whole_number
 from millpond.rules.policy import Policy
 from millpond.rules.prompt import short_name
 from millpond.rules.router import Past, Step, route_work
-from millpond.rules.times import instant_ms, span_s
+from millpond.rules.times import instant_ms
 from millpond.settings.home import make_home
 from millpond.settings.load import Settings, load
 from millpond.store.enqueue import CHUNK_REQUESTS, Asked
@@ -281,7 +281,7 @@ class Queue:
 
     def job(self, job_id: int) -> Job:
         """One job. Raises UsageError if there is none of this id."""
-        job = self.store.job(job_id) if 0 < job_id <= MAX_ID else None
+        job = self.store.job(whole_number(job_id, "job"))
         if job is None:
             raise UsageError(f"no job {job_id} in this queue; `millpond jobs` lists them")
         return job
@@ -289,6 +289,9 @@ class Queue:
     def jobs(self, filter: str = "", *, limit: int = 100, before_id: int | None = None) -> list[Job]:  # noqa: A002
         """Jobs that match a filter, newest first. Raises UsageError for a filter that cannot be read."""
         terms = parse(filter, self.store.now_ms())
+        whole_number(limit, "limit", at_least=0)
+        if before_id is not None:
+            whole_number(before_id, "before_id", at_least=0)
         return list(islice(self.store.jobs(terms, before_id=before_id), limit))
 
     def submission(self, id_or_name: int | str) -> Submission:
@@ -297,7 +300,7 @@ class Queue:
         Raises UsageError if there is none.
         """
         if isinstance(id_or_name, int):
-            found = self.store.submission(id_or_name) if 0 < id_or_name <= MAX_ID else None
+            found = self.store.submission(whole_number(id_or_name, "submission"))
         else:
             found = self.store.submission(number_of(id_or_name)) or self.store.submission(id_or_name)
         if found is None:
@@ -306,7 +309,7 @@ class Queue:
 
     def submissions(self, *, limit: int = 100) -> list[Submission]:
         """The newest submissions, newest first."""
-        return self.store.submissions(limit)
+        return self.store.submissions(whole_number(limit, "limit"))
 
     def counts(self) -> dict[str, int]:
         """Jobs by state; `held` is part of `waiting`."""
@@ -318,7 +321,9 @@ class Queue:
 
     def explain(self, job_id: int) -> str:
         """Why a job is where it is, its attempts with their evidence, and what comes next. Raises UsageError."""
-        return explain.explain(self.store, self.policy, job_id, self.store.now_ms(), self.drainer())
+        return explain.explain(
+            self.store, self.policy, whole_number(job_id, "job"), self.store.now_ms(), self.drainer()
+        )
 
     def report(self) -> Report:
         """What the ledger adds up to: tokens and executions an artifact, crossings, what was paid twice or saved.
@@ -365,9 +370,9 @@ class Queue:
 
         `timeout` in s; False if it passed first. Raises UsageError for an unknown request or submission.
         """
-        span, ending = span_s(timeout), self.ending_of(what)
+        span_s, ending = seconds(timeout, "timeout"), self.ending_of(what)
         try:
-            ending.result(span)
+            ending.result(span_s)
         except TimeoutError:
             return False
         finally:
@@ -382,7 +387,8 @@ class Queue:
             return self._waiters.for_all()
         if isinstance(what, Submission | str):
             return self._waiters.for_submission(what.id if isinstance(what, Submission) else self.submission(what).id)
-        ids = [_request_id(one) for one in ([what] if isinstance(what, Receipt | int) else what)]
+        several = cast("Iterable[Waitable]", what if isinstance(what, Iterable) else [what])
+        ids = [_request_id(one) for one in several]
         for start in range(0, len(ids), PAGE_ROWS):
             page = ids[start : start + PAGE_ROWS]
             known = self.store.standing(page)
@@ -392,7 +398,8 @@ class Queue:
 
     def ledger(self, job_id: int | None = None, *, last: int | None = None) -> Paged[Attempt]:
         """Attempts in order: of one job and its key, or all; `last`: no more than the last so many."""
-        return by_pages(self.store.attempts(job_id, last=last))
+        of = whole_number(job_id, "job") if job_id is not None else None
+        return by_pages(self.store.attempts(of, last=whole_number(last, "last") if last is not None else None))
 
     def feed(self, after: str | None = None, *, follow: bool = False) -> Paged[Event]:
         """Events since a cursor, up to now; with `follow` for ever, each as it happens, in whichever process.
@@ -511,10 +518,11 @@ def _defaults(given: Mapping[str, Any]) -> Defaults:
 
 
 def _request_id(one: Waitable) -> int:
-    id_ = one.request_id if isinstance(one, Receipt) else one
-    if not 0 < id_ <= MAX_ID:
-        raise UsageError(f"no request {id_} in this queue")
-    return id_
+    if isinstance(one, Receipt):
+        return one.request_id
+    if not isinstance(cast(Any, one), int):
+        raise UsageError(f"request: found a {type(one).__name__}, wanted a Receipt or the id of a request")
+    return whole_number(one, "request")
 
 
 def _is_plain(work: Any) -> bool:

@@ -65,13 +65,6 @@ def duration_ms(value: object, *, field: str = "duration") -> int:
     return found
 
 
-def span_s(timeout: float | None) -> float | None:
-    """A timeout in s as locks take it: none below 0, none beyond a year. Raises UsageError for what is no number."""
-    if timeout is not None and timeout != timeout:
-        raise UsageError("timeout: found nan, wanted seconds, or None to wait for ever")
-    return None if timeout is None else min(max(timeout, 0), 366 * 86_400)
-
-
 def show_ms(ms: int) -> str:
     """A moment as text of fixed width, so that the order of texts is the order of times: 2026-12-01T08:00:00.000Z.
 
