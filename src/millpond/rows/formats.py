@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from millpond.rows.lines import MAX_LINE_BYTES, Line, Source
-from millpond.rows.shape import TEXT_COLUMN, BatchShape, Refused, Row, Shape, attempt, no_constant
+from millpond.rows.shape import TEXT_COLUMN, BatchShape, Refused, Row, Shape, no_constant, row_or_refusal
 from millpond.rules.errors import UsageError
 from millpond.rules.identity import found
 
@@ -33,7 +33,7 @@ def jsonl(lines: Iterator[Line], shape: Shape | BatchShape, title: str) -> Itera
     """Each line an object."""
     for number, line in lines:
         if line.strip():
-            yield attempt(shape, number, _json_columns, line)
+            yield row_or_refusal(shape, number, _json_columns, line)
 
 
 def openai_batch(lines: Iterator[Line], shape: Shape, title: str) -> Iterator[Row | Refused]:
@@ -48,7 +48,7 @@ def text(lines: Iterator[Line], shape: Shape, title: str) -> Iterator[Row | Refu
     shape.check([TEXT_COLUMN], title)
     for number, line in lines:
         if line.strip():
-            yield attempt(shape, number, _text_columns, line)
+            yield row_or_refusal(shape, number, _text_columns, line)
 
 
 def csv_table(lines: Iterator[Line], shape: Shape, title: str) -> Iterator[Row | Refused]:
@@ -75,7 +75,7 @@ def csv_table(lines: Iterator[Line], shape: Shape, title: str) -> Iterator[Row |
             header = _header(row, title)
             shape.check(header, title)
         elif row:
-            yield attempt(shape, start, partial(_csv_columns, header), row, are_cells=True)
+            yield row_or_refusal(shape, start, partial(_csv_columns, header), row, are_cells=True)
 
 
 def _csv_problem(problem: csv.Error) -> str:

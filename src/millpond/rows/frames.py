@@ -8,7 +8,7 @@ from typing import IO, Any, Protocol, runtime_checkable
 
 from millpond.arrow import arrow
 from millpond.rows.lines import why
-from millpond.rows.shape import Refused, Row, Shape, attempt
+from millpond.rows.shape import Refused, Row, Shape, row_or_refusal
 from millpond.rows.values import reader_of
 from millpond.rules.errors import UsageError
 
@@ -70,7 +70,7 @@ def _rows(batches: Iterator[Any], schema: Any, shape: Shape, title: str) -> Iter
         columns = [reader(batch.column(at)) for at, reader in readers.items()]
         for values in zip(*columns, strict=True) if columns else ((),) * batch.num_rows:
             line += 1
-            yield attempt(shape, line, dict, zip(header, values, strict=True), are_cells=True)
+            yield row_or_refusal(shape, line, dict, zip(header, values, strict=True), are_cells=True)
 
 
 def _next(batches: Iterator[Any], title: str, line: int) -> Any:

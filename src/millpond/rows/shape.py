@@ -170,7 +170,7 @@ class BatchShape:
         return Row(work, custom_id=custom_id, line=line)
 
 
-def attempt(
+def row_or_refusal(
     shape: Shape | BatchShape,
     line: int,
     columns_of: Callable[[Any], Mapping[str, Any]],
