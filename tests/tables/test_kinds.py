@@ -17,12 +17,14 @@ from millpond.tables.kinds import (
     NULL,
     TEXT,
     Kind,
+    ListKind,
+    ObjectKind,
     both,
     both_of,
+    kind_of_column,
     of_schema,
     of_value,
     properties,
-    settle,
 )
 
 VALUES = st.recursive(
@@ -33,11 +35,11 @@ VALUES = st.recursive(
 
 
 def listed(item: Kind) -> Kind:
-    return Kind("list", item=item)
+    return ListKind(item)
 
 
 def shaped(**fields: Kind) -> Kind:
-    return Kind("object", fields=fields)
+    return ObjectKind(fields)
 
 
 @pytest.mark.parametrize(
@@ -68,14 +70,14 @@ def shaped(**fields: Kind) -> Kind:
     ],
 )
 def test_values_show_the_kind_that_holds_them_all(values: list[Any], kind: Kind) -> None:
-    assert settle(None, both_of(map(of_value, values))) == kind
+    assert kind_of_column(None, both_of(map(of_value, values))) == kind
 
 
 @given(VALUES, VALUES, VALUES)
 def test_the_order_of_values_is_no_matter(a: Any, b: Any, c: Any) -> None:
     a, b, c = map(of_value, (a, b, c))
-    assert settle(None, both(a, b)) == settle(None, both(b, a))
-    assert settle(None, both(both(a, b), c)) == settle(None, both(a, both(b, c)))
+    assert kind_of_column(None, both(a, b)) == kind_of_column(None, both(b, a))
+    assert kind_of_column(None, both(both(a, b), c)) == kind_of_column(None, both(a, both(b, c)))
     assert both(a, a) == a
 
 
@@ -115,7 +117,7 @@ def test_a_schema_says_the_kind(schema: Any, kind: Kind) -> None:
 
 def test_a_schema_that_contains_itself_ends_in_json() -> None:
     node = {"type": "object", "additionalProperties": False, "properties": {"next": {"$ref": "#"}}}
-    assert settle(of_schema(node, node), NULL).name == "object"
+    assert isinstance(kind_of_column(of_schema(node, node), NULL), ObjectKind)
 
 
 def test_properties_are_those_that_an_object_lists() -> None:
@@ -150,4 +152,4 @@ def test_properties_are_those_that_an_object_lists() -> None:
     ],
 )
 def test_a_schema_counts_as_long_as_it_holds_what_was_seen(said: Kind, seen: list[Any], kind: Kind) -> None:
-    assert settle(said, both_of(map(of_value, seen))) == kind
+    assert kind_of_column(said, both_of(map(of_value, seen))) == kind

@@ -19,12 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millpond.tables.columnar
-import millpond.tables.spool
+import millpond.tables.table
 from millpond import Permanent, Policy, Prompt, Queue, Reply, Request, Result, read, results_table
-from millpond.faces.cli.results import _write_csv  # pyright: ignore[reportPrivateUsage]
-from millpond.tables import Table, spooled, write_parquet
-from millpond.tables.kinds import Kind
-from millpond.tables.spool import OWN
+from millpond.tables import Table, as_table, write_csv, write_parquet
+from millpond.tables.kinds import JSON, Kind, ListKind, ObjectKind
+from millpond.tables.table import OWN
 
 SCHEMA = {
     "type": "object",
@@ -63,7 +62,8 @@ def answer_all(queue: Queue, answers: Mapping[str, Any], schema: Any = None, **c
 
 def csv_rows(queue: Queue) -> list[dict[str, str]]:
     file = io.StringIO(newline="")
-    _write_csv(queue, queue.results(), file)
+    with as_table(queue.store, queue.results()) as table:
+        write_csv(table, file)
     file.seek(0)
     return list(csv.DictReader(file))
 
@@ -88,8 +88,8 @@ def test_properties_of_the_schema_are_typed_columns_behind_the_carried_ones(queu
     assert (first["id"], table.schema.field("id").type) == (1, pa.int64())
     one, two = csv_rows(queue)
     assert {name: one[name] for name in TYPES} == {
-        "label": "a", "score": "1", "n": "3", "sure": "true", "words": '["x"]', "place": '{"x": 1}',
-        "more": '{"k": [1]}', "nobody": "",
+        "label": "a", "score": "1", "n": "3", "sure": "true", "words": '["x"]', "place": '{"x":1}',
+        "more": '{"k":[1]}', "nobody": "",
     }  # fmt: skip
     assert {name: two[name] for name in TYPES} == {**dict.fromkeys(TYPES, ""), "score": "0.5"}
 
@@ -154,7 +154,7 @@ def test_the_schema_is_looked_up_once_for_answers_of_one_shape(queue: Queue, mon
 
 
 def test_answers_whose_keys_are_data_do_not_flood_the_columns(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(millpond.tables.spool, "MAX_DATA_COLUMNS", 3)
+    monkeypatch.setattr(millpond.tables.table, "MAX_DATA_COLUMNS", 3)
     answer_all(queue, {str(n): {f"word{n}": n, f"other{n}": n} for n in range(5)})
     table = results_table(queue)
     assert table.column_names[:4] == ["word0", "other0", "word1", "request_id"]
@@ -178,7 +178,7 @@ def test_a_table_is_written_a_chunk_at_a_time(queue: Queue, monkeypatch: pytest.
     for name, limit, groups in (("CHUNK_ROWS", 4, 3), ("CHUNK_CHARS", 1, 10)):
         with monkeypatch.context() as patch:
             patch.setattr(millpond.tables.columnar, name, limit)
-            with spooled(queue, queue.results()) as table, (tmp_path / name).open("wb") as file:
+            with as_table(queue.store, queue.results()) as table, (tmp_path / name).open("wb") as file:
                 write_parquet(table, file)
         assert pq.ParquetFile(tmp_path / name).num_row_groups == groups
         assert pq.read_table(tmp_path / name).column("n").to_pylist() == list(range(10))
@@ -226,13 +226,13 @@ def loaded(value: Any, kind: Kind) -> Any:
     """What stands in a typed column as it was before."""
     if value is None:
         return None
-    if kind.name == "json":
-        return json.loads(value)
-    if kind.name == "list" and kind.item:
-        return [loaded(item, kind.item) for item in value]
-    if kind.name == "object" and kind.fields:
-        return {name: loaded(value[name], field) for name, field in kind.fields.items()}
-    return value
+    match kind:
+        case ListKind(item):
+            return [loaded(one, item) for one in value]
+        case ObjectKind(fields):
+            return {name: loaded(value[name], field) for name, field in fields.items()}
+        case _:
+            return json.loads(value) if kind == JSON else value
 
 
 @settings(max_examples=40, deadline=None)
@@ -241,7 +241,7 @@ def test_what_is_carried_comes_back_from_parquet_and_csv(rows: list[dict[str, An
     with tempfile.TemporaryDirectory() as folder, Queue.open(folder, policy=Policy()) as queue:
         queue.enqueue_many(Request("x", carried=carried) for carried in rows)
         queue.drain(lanes=lambda work: "y")
-        with spooled(queue, queue.results()) as table:
+        with as_table(queue.store, queue.results()) as table:
             file = io.BytesIO()
             write_parquet(table, file)
             carried = [column for column in table.columns if column.place == "carried"]
@@ -260,7 +260,7 @@ def test_what_is_carried_comes_back_from_parquet_and_csv(rows: list[dict[str, An
 
 def test_the_rows_of_a_table_are_read_only_while_it_is_open(queue: Queue) -> None:
     answer_all(queue, {"a": 1})
-    with spooled(queue, queue.results()) as table:
+    with as_table(queue.store, queue.results()) as table:
         assert isinstance(table, Table)
         assert [row[table.columns.index(next(c for c in table.columns if c.name == "text"))] for row in table.rows()]
         assert len(list(table.rows())) == table.rows_count == 1

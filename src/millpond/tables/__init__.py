@@ -1,8 +1,9 @@
-"""Results as the rows of a table with typed columns: spooled once, then written as CSV, Parquet or a data frame."""
+"""Results as the rows of a table with typed columns: read once, then written as CSV, Parquet or a data frame."""
 
 from __future__ import annotations
 
 from millpond.tables.columnar import results_table, write_parquet
-from millpond.tables.spool import Column, Table, spooled
+from millpond.tables.csv_file import write_csv
+from millpond.tables.table import Column, Table, as_table
 
-__all__ = ["Column", "Table", "results_table", "spooled", "write_parquet"]
+__all__ = ["Column", "Table", "as_table", "results_table", "write_csv", "write_parquet"]

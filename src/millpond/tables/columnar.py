@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from typing import IO, Any, Protocol
 
 from millpond.arrow import arrow
+from millpond.rules.job import Result
 from millpond.store.bodies import dump_seen
-from millpond.tables.kinds import NULL, Kind
-from millpond.tables.spool import Table, spooled
-
-if TYPE_CHECKING:
-    from millpond.queue import Queue, When
+from millpond.store.store import Store
+from millpond.tables.kinds import Kind, ListKind, ObjectKind, ScalarKind
+from millpond.tables.table import Table, as_table
 
 CHUNK_ROWS = 10_000
 """So many rows make a row group of a Parquet file, if they are not too long."""
@@ -20,8 +20,27 @@ CHUNK_CHARS = 32_000_000
 """So many characters of texts make one, however few rows that are: a chunk is held in memory."""
 
 
+class HasResults(Protocol):
+    """What is asked of a Queue here: its results, and the store of the work behind them."""
+
+    @property
+    def store(self) -> Store: ...
+
+    def results(
+        self,
+        submission: int | str | None = None,
+        *,
+        failed: bool = False,
+        since: str | datetime | timedelta | None = None,
+    ) -> Iterable[Result]: ...
+
+
 def results_table(
-    queue: Queue, submission: int | str | None = None, *, failed: bool = False, since: When | None = None
+    queue: HasResults,
+    submission: int | str | None = None,
+    *,
+    failed: bool = False,
+    since: str | datetime | timedelta | None = None,
 ) -> Any:
     """The results that `queue.results` gives, as a pyarrow Table: `.to_pandas()`, `polars.from_arrow(…)`.
 
@@ -30,7 +49,7 @@ def results_table(
     without pyarrow, and as `results` does.
     """
     pyarrow = arrow()
-    with spooled(queue, queue.results(submission, failed=failed, since=since)) as table:
+    with as_table(queue.store, queue.results(submission, failed=failed, since=since)) as table:
         return pyarrow.Table.from_batches(list(_batches(table)), _schema(table))
 
 
@@ -48,18 +67,18 @@ def _schema(table: Table) -> Any:
 
 def _type(kind: Kind) -> Any:
     pyarrow = arrow()
-    match kind.name:
-        case "bool":
+    match kind:
+        case ListKind(item):
+            return pyarrow.list_(_type(item))
+        case ObjectKind(fields):
+            return pyarrow.struct([(name, _type(field)) for name, field in fields.items()])
+        case ScalarKind("bool"):
             return pyarrow.bool_()
-        case "int" | "long":
+        case ScalarKind("int" | "long"):
             return pyarrow.int64()
-        case "float" | "whole":
+        case ScalarKind("float" | "whole"):
             return pyarrow.float64()
-        case "list":
-            return pyarrow.list_(_type(kind.item or NULL))
-        case "object":
-            return pyarrow.struct([(name, _type(field)) for name, field in (kind.fields or {}).items()])
-        case "text" | "json" | "null":  # a column in which nothing is known is one of texts
+        case ScalarKind():  # texts, JSON as text, and a column in which nothing is known
             return pyarrow.string()
 
 
@@ -91,14 +110,14 @@ def _stored(value: Any, kind: Kind) -> Any:
     """A value in the form that its type takes: JSON as text, everything else as it is."""
     if value is None:
         return None
-    match kind.name:
-        case "json":
+    match kind:
+        case ListKind(item):
+            return [_stored(one, item) for one in value]
+        case ObjectKind(fields):
+            return {name: _stored(value.get(name), field) for name, field in fields.items()}
+        case ScalarKind("json"):
             return dump_seen(value)
-        case "list":
-            return [_stored(item, kind.item or NULL) for item in value]
-        case "object":
-            return {name: _stored(value.get(name), field) for name, field in (kind.fields or {}).items()}
-        case "int":
+        case ScalarKind("int"):
             return int(value)
-        case _:
+        case ScalarKind():
             return value

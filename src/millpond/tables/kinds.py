@@ -9,11 +9,11 @@ says that there is such a field.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
-Name = Literal["null", "bool", "int", "long", "whole", "float", "text", "list", "object", "json"]
+Name = Literal["null", "bool", "int", "long", "whole", "float", "text", "json"]
 
 MAX_DEPTH = 16
 MAX_FIELDS = 100
@@ -24,31 +24,43 @@ _INT64 = 2**63
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """A type of values, null always among them.
+class ScalarKind:
+    """A type of values without parts, or of any values as JSON text; null always among them.
 
     Among numbers, `long` are whole ones that a double may not hold exactly, and `whole` are those of which some were
     written as 5.0: JSON Schema takes that for an integer.
     """
 
     name: Name
-    item: Kind | None = None
-    """Of a list: the kind of its items."""
-    fields: Mapping[str, Kind] | None = None
-    """Of an object: its fields by name, in their order."""
-    is_exact: bool = True
-    """Of an object: whether every one of them had all of the fields."""
 
+
+@dataclass(frozen=True, slots=True)
+class ListKind:
+    """A type of lists, by the kind of their items; null among them."""
+
+    item: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectKind:
+    """A type of objects, by the kinds of their fields in their order; null among them."""
+
+    fields: Mapping[str, Kind]
+    is_exact: bool = True
+    """Whether every one of them had all of the fields."""
+
+
+Kind: TypeAlias = ScalarKind | ListKind | ObjectKind
 
 NULL, BOOL, INT, LONG, WHOLE, FLOAT, TEXT, JSON = map(
-    Kind, ("null", "bool", "int", "long", "whole", "float", "text", "json")
+    ScalarKind, ("null", "bool", "int", "long", "whole", "float", "text", "json")
 )
 
-_WIDER: Mapping[frozenset[str], Kind] = {
-    frozenset({"int", "long"}): LONG,
-    frozenset({"int", "whole"}): WHOLE,
-    frozenset({"int", "float"}): FLOAT,
-    frozenset({"whole", "float"}): FLOAT,
+_WIDER: Mapping[frozenset[Kind], Kind] = {
+    frozenset({INT, LONG}): LONG,
+    frozenset({INT, WHOLE}): WHOLE,
+    frozenset({INT, FLOAT}): FLOAT,
+    frozenset({WHOLE, FLOAT}): FLOAT,
 }
 
 
@@ -70,24 +82,27 @@ def of_value(value: Any, depth: int = 0) -> Kind:
         return JSON
     if isinstance(value, list):
         items = (of_value(item, depth + 1) for item in cast("list[Any]", value))
-        return Kind("list", item=both_of(items))
+        return ListKind(both_of(items))
     if isinstance(value, dict) and 0 < len(cast("dict[str, Any]", value)) <= MAX_FIELDS:
-        fields = {name: of_value(item, depth + 1) for name, item in cast("dict[str, Any]", value).items()}
-        return Kind("object", fields=fields)
+        return ObjectKind({name: of_value(item, depth + 1) for name, item in cast("dict[str, Any]", value).items()})
     return JSON
 
 
 def both(one: Kind, other: Kind) -> Kind:
     """The kind of values of either."""
-    if one == other or other.name == "null":
+    if one == other or other == NULL:
         return one
-    if one.name == "null":
-        return other
-    if one.name == other.name == "list":
-        return Kind("list", item=both(one.item or NULL, other.item or NULL))
-    if one.name == other.name == "object":
-        return _both_objects(one, other)
-    return _WIDER.get(frozenset({one.name, other.name}), JSON)
+    match one, other:
+        case ScalarKind("null"), _:
+            return other
+        case ListKind(ours), ListKind(theirs):
+            return ListKind(both(ours, theirs))
+        case ObjectKind(), ObjectKind():
+            return _both_objects(one, other)
+        case ScalarKind(), ScalarKind():
+            return _WIDER.get(frozenset({one, other}), JSON)
+        case _:
+            return JSON
 
 
 def both_of(kinds: Iterable[Kind]) -> Kind:
@@ -95,49 +110,52 @@ def both_of(kinds: Iterable[Kind]) -> Kind:
     return reduce(both, kinds, NULL)
 
 
-def _both_objects(one: Kind, other: Kind) -> Kind:
-    ours, theirs = one.fields or {}, other.fields or {}
-    fields = {name: both(ours.get(name, NULL), theirs.get(name, NULL)) for name in {**ours, **theirs}}
+def _both_objects(one: ObjectKind, other: ObjectKind) -> Kind:
+    fields = {
+        name: both(one.fields.get(name, NULL), other.fields.get(name, NULL)) for name in {**one.fields, **other.fields}
+    }
     if len(fields) > MAX_FIELDS:
         return JSON
-    is_exact = one.is_exact and other.is_exact and ours.keys() == theirs.keys()
-    return Kind("object", fields=fields, is_exact=is_exact)
+    return ObjectKind(fields, one.is_exact and other.is_exact and one.fields.keys() == other.fields.keys())
 
 
-def settle(said: Kind | None, seen: Kind) -> Kind:
+def kind_of_column(said: Kind | None, seen: Kind) -> Kind:
     """The kind of a column: what a schema says of it, as long as that holds everything that was seen in it."""
     if said is not None and admits(said, seen):
         return _without_guesses(said)
     return _without_guesses(both(said, seen) if said is not None else seen)
 
 
-_HELD_TOO: Mapping[Name, tuple[Name, ...]] = {"int": ("long", "whole"), "float": ("int", "whole")}
+_HELD_TOO: Mapping[Kind, tuple[Kind, ...]] = {INT: (LONG, WHOLE), FLOAT: (INT, WHOLE)}
 """What else a column of numbers holds as it is. A column of integers that has long ones has no whole ones beside."""
 
 
 def admits(said: Kind, seen: Kind) -> bool:
     """Whether a column of the one kind holds all values of the other as they are."""
-    if "json" in (said.name, seen.name):
-        return said.name == "json"
-    if said.name == seen.name == "list":
-        return admits(said.item or NULL, seen.item or NULL)
-    if said.name == seen.name == "object":
-        known = said.fields or {}
-        return all(name in known and admits(known[name], kind) for name, kind in (seen.fields or {}).items())
-    return seen.name in ("null", said.name) or seen.name in _HELD_TOO.get(said.name, ())
+    if JSON in (said, seen):
+        return said == JSON
+    match said, seen:
+        case _, ScalarKind("null"):
+            return True
+        case ListKind(known), ListKind(item):
+            return admits(known, item)
+        case ObjectKind(known), ObjectKind(fields):
+            return all(name in known and admits(known[name], field) for name, field in fields.items())
+        case ScalarKind(), ScalarKind():
+            return seen == said or seen in _HELD_TOO.get(said, ())
+        case _:
+            return False
 
 
 def _without_guesses(kind: Kind) -> Kind:
     """The kind with JSON for objects that had not all the same fields, and doubles for numbers that nobody named."""
-    if kind == WHOLE:
-        return FLOAT
-    if kind.name == "list":
-        return replace(kind, item=_without_guesses(kind.item or NULL))
-    if kind.name != "object":
-        return kind
-    if not kind.is_exact:
-        return JSON
-    return replace(kind, fields={name: _without_guesses(field) for name, field in (kind.fields or {}).items()})
+    match kind:
+        case ListKind(item):
+            return ListKind(_without_guesses(item))
+        case ObjectKind(fields):
+            return ObjectKind({name: _without_guesses(one) for name, one in fields.items()}) if kind.is_exact else JSON
+        case ScalarKind():
+            return FLOAT if kind == WHOLE else kind
 
 
 # What a schema says
@@ -181,7 +199,7 @@ _OF_TYPE: Mapping[Any, Kind] = {"string": TEXT, "integer": INT, "number": FLOAT,
 def _of_type(part: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Kind:
     kind = part.get("type")
     if kind == "array" and isinstance(part.get("items"), Mapping) and "prefixItems" not in part:
-        return Kind("list", item=of_schema(part["items"], root, depth + 1))
+        return ListKind(of_schema(part["items"], root, depth + 1))
     if kind == "object":
         listed: Any = part.get("properties")
         # An object that may have more than is listed has no type: a column of it would lose the rest.
@@ -192,7 +210,7 @@ def _of_type(part: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Ki
         ):
             fields = cast("Mapping[str, Any]", listed)
             if 0 < len(fields) <= MAX_FIELDS:
-                return Kind("object", fields={name: of_schema(one, root, depth + 1) for name, one in fields.items()})
+                return ObjectKind({name: of_schema(one, root, depth + 1) for name, one in fields.items()})
         return JSON
     return _OF_TYPE.get(kind, JSON) if isinstance(kind, str) else JSON
 

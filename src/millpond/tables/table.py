@@ -1,4 +1,4 @@
-"""Results spooled once: which columns there are, and of which type, is known after the last of them.
+"""Results as a table: which columns there are, and of which type, is known after the last of them.
 
 First the carried columns under their own names, then the properties of answers that are objects, then ours. A name that
 is taken gets a prefix: `carried.text`, `data.text`. Properties come from the schemas that were asked, so that one which
@@ -14,14 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Any, Literal, cast
+from typing import IO, Any, Literal, cast
 
 from millpond.rules.job import Prompt, Result
 from millpond.store.bodies import load_work
-from millpond.tables.kinds import FLOAT, INT, JSON, NULL, TEXT, Kind, both, of_value, properties, settle
-
-if TYPE_CHECKING:
-    from millpond.queue import Queue
+from millpond.store.store import Store
+from millpond.tables.kinds import FLOAT, INT, JSON, NULL, TEXT, Kind, both, kind_of_column, of_value, properties
 
 OWN: Mapping[str, Kind] = {
     "request_id": INT,
@@ -71,12 +69,12 @@ class Table:
 
     columns: tuple[Column, ...]
     rows_count: int
-    _spool: IO[str]
+    _lines: IO[str]
 
     def rows(self) -> Iterator[list[Any]]:
         """The values of each row in the order of the columns, as JSON has them."""
-        self._spool.seek(0)
-        for line in self._spool:
+        self._lines.seek(0)
+        for line in self._lines:
             row: dict[str, Any] = json.loads(line)
             data = row["own"]["data"]
             row["data"] = data if isinstance(data, dict) else {}
@@ -89,17 +87,17 @@ def _typed(value: Any, kind: Kind) -> Any:
 
 
 @contextmanager
-def spooled(queue: Queue, results: Iterable[Result]) -> Generator[Table]:
+def as_table(store: Store, results: Iterable[Result]) -> Generator[Table]:
     """The results as a table, for as long as the context lasts. Held in memory are its columns, and one result."""
-    found = _Found(queue)
-    with TemporaryFile("w+", encoding="utf-8", newline="\n", prefix="millpond-") as spool:
+    found = _Found(store)
+    with TemporaryFile("w+", encoding="utf-8", newline="\n", prefix="millpond-") as lines:
         count = 0
         for result in results:
             line = _line(result)
-            spool.write(line)
+            lines.write(line)
             found.take(result.job_id, json.loads(line))
             count += 1
-        yield Table(tuple(found.columns()), count, spool)
+        yield Table(tuple(found.columns()), count, lines)
 
 
 def _line(result: Result) -> str:
@@ -121,7 +119,7 @@ def _number(cost: Decimal | None) -> int | float | None:
 class _Found:
     """What has been found out about the columns so far."""
 
-    queue: Queue
+    store: Store
     carried: dict[str, Kind] = field(default_factory=dict[str, Kind])
     seen: dict[str, Kind] = field(default_factory=dict[str, Kind])
     """Property -> what its values have shown."""
@@ -159,7 +157,7 @@ class _Found:
                     self.said[name] = both(self.said.get(name, NULL), said[name])
 
     def _schema(self, job_id: int) -> Mapping[str, Any] | None:
-        body = self.queue.store.payload(job_id)
+        body = self.store.payload(job_id)
         work = load_work(body) if body is not None else None
         return work.schema if isinstance(work, Prompt) else None
 
@@ -173,6 +171,6 @@ class _Found:
                     name = f"{place}.{name}"
                 taken.add(name)
                 said = self.said.get(key) if place == "data" else None
-                yield Column(name, settle(said, seen), cast("Any", place), key)
+                yield Column(name, kind_of_column(said, seen), cast("Any", place), key)
         for name, kind in OWN.items():
             yield Column(name, kind, "own", name)

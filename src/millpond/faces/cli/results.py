@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import os
-import sys
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from millpond.faces.cli import terminal
 from millpond.faces.cli.completion import submission_names
 from millpond.faces.cli.given import Given, pass_given, shared
-from millpond.rules.errors import QueueUnavailable, UsageError
+from millpond.faces.cli.output import is_file, to, whole
+from millpond.rules.errors import UsageError
 
 if TYPE_CHECKING:
     from millpond.queue import Queue
@@ -31,9 +30,6 @@ SUFFIXES = {
     ".csv": "csv",
     ".parquet": "parquet",
 }
-
-Form = Literal["t", "b"]
-"""How a file is opened: as text, or as bytes."""
 
 
 @click.command()
@@ -66,7 +62,7 @@ def results(
     """
     _check_batch(format_, submission, failed=failed, since=since, output=output, errors=errors)
     kind = format_ or _format_of(output)
-    if kind == "parquet" and not _is_file(output):
+    if kind == "parquet" and not is_file(output):
         raise UsageError("--format parquet: found no -o FILE, wanted one; Parquet is no text, and is read from its end")
     with given.look() as queue:
         if kind == BATCH:
@@ -74,10 +70,9 @@ def results(
             _write_batch(given, queue, submission, failed, output, errors)
             return
         found = queue.results(submission, failed=failed, since=since)
-        write, form = _WRITERS[kind]
-        with _to(output, form) as file:
-            n = write(queue, found, file)
-        if _is_file(output):
+        with to(output, "b" if kind == "parquet" else "t") as file:
+            n = _write(kind, queue, found, file)
+        if is_file(output):
             terminal.warn(f"wrote {_counted(n, 'result')} to {output}")
             if lacks := _lacks(queue, submission, failed=failed, is_since=since is not None):
                 terminal.warn(f"not in it: {', '.join(lacks)}")
@@ -121,8 +116,8 @@ def _write_batch(
     asked = queue.submission(submission)
     answers = refusals = 0
     with ExitStack() as files:
-        out = files.enter_context(_to(output))
-        err = out if failed else files.enter_context(_whole(errors)) if errors is not None else None
+        out = files.enter_context(to(output))
+        err = out if failed else files.enter_context(whole(errors)) if errors is not None else None
         for line in batch_lines(queue, asked.id):
             is_error = line["error"] is not None
             answers, refusals = answers + (not is_error), refusals + is_error
@@ -130,7 +125,7 @@ def _write_batch(
                 err.write(terminal.as_json(line) + "\n")
             elif not is_error and not failed:
                 out.write(terminal.as_json(line) + "\n")
-    if _is_file(output):
+    if is_file(output):
         written = _counted(refusals, "error") if failed else _counted(answers, "result")
         terminal.warn(f"wrote {written} to {output}")
     if errors is not None:
@@ -168,93 +163,17 @@ def _lacks(queue: Queue, which: str | None, *, failed: bool, is_since: bool) -> 
     return [f"{n:,} {what}" for n, what in parts if n]
 
 
-def _write_jsonl(queue: Queue, found: Iterable[Result], file: IO[str]) -> int:
-    n = 0
-    for result in found:
-        file.write(terminal.as_json(result) + "\n")
-        n += 1
-    return n
+def _write(kind: str, queue: Queue, found: Iterable[Result], file: Any) -> int:
+    """Write results in a format that is not a batch's, and say how many there were."""
+    if kind == "jsonl":
+        n = 0
+        for result in found:
+            file.write(terminal.as_json(result) + "\n")
+            n += 1
+        return n
+    from millpond.tables import as_table, write_csv, write_parquet
 
-
-def _write_csv(queue: Queue, found: Iterable[Result], file: IO[str]) -> int:
-    from millpond.tables import spooled
-
-    with spooled(queue, found) as table:
-        lines = csv.writer(file)
-        lines.writerow(column.name for column in table.columns)
-        lines.writerows([_cell(value) for value in row] for row in table.rows())
+    write = {"csv": write_csv, "parquet": write_parquet}[kind]
+    with as_table(queue.store, found) as table:
+        write(table, file)
         return table.rows_count
-
-
-def _write_parquet(queue: Queue, found: Iterable[Result], file: IO[bytes]) -> int:
-    from millpond.tables import spooled, write_parquet
-
-    with spooled(queue, found) as table:
-        write_parquet(table, file)
-        return table.rows_count
-
-
-def _cell(value: Any) -> str:
-    """A cell: text as it is, nothing for unknown, anything else as JSON."""
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else terminal.as_json(value)
-
-
-_WRITERS: Mapping[str, tuple[Callable[[Queue, Iterable[Result], Any], int], Form]] = {
-    "jsonl": (_write_jsonl, "t"),
-    "csv": (_write_csv, "t"),
-    "parquet": (_write_parquet, "b"),
-}
-"""Format -> what writes it and says how many results there were, and how its file is opened."""
-
-
-class _Hiding:
-    """Stdout without the values of key variables and, on a terminal, without what a terminal would obey."""
-
-    def write(self, text: str) -> int:
-        text = terminal.without_secrets(text)
-        sys.stdout.write(terminal.plain(text, lines=True) if terminal.is_terminal() else text)
-        return len(text)
-
-
-def _is_file(path: Path | None) -> bool:
-    return path is not None and str(path) != "-"
-
-
-def _to(path: Path | None, form: Form = "t") -> AbstractContextManager[Any]:
-    """Where results go: a file that appears whole, or stdout."""
-    return _stdout() if path is None or str(path) == "-" else _whole(path, form)
-
-
-@contextmanager
-def _stdout() -> Generator[Any]:
-    yield _Hiding()
-    sys.stdout.flush()
-
-
-@contextmanager
-def _whole(path: Path, form: Form = "t") -> Generator[IO[Any]]:
-    """A file that appears whole or not at all: written beside it, made durable, renamed over it.
-
-    What is no regular file (a pipe, a device) is written to as it stands. Raises QueueUnavailable naming the file.
-    """
-    target = Path(os.path.realpath(path))
-    text: dict[str, Any] = {"encoding": "utf-8", "newline": ""} if form == "t" else {}
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        if target.exists() and not target.is_file():
-            with target.open(f"w{form}", **text) as file:
-                yield file
-            return
-        try:
-            with beside.open(f"x{form}", **text) as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(target)
-        finally:
-            beside.unlink(missing_ok=True)
-    except OSError as problem:
-        words = problem.strerror or str(problem)
-        raise QueueUnavailable(f"{path}: cannot be written ({words}); name another file with -o") from problem

@@ -1,0 +1,68 @@
+"""Where results go: a file that appears whole or not at all, or stdout without keys."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from millpond.faces.cli import terminal
+from millpond.rules.errors import QueueUnavailable
+
+Form = Literal["t", "b"]
+"""How a file is opened: as text, or as bytes."""
+
+
+def is_file(path: Path | None) -> bool:
+    """Whether an -o names a file; nothing, and -, are stdout."""
+    return path is not None and str(path) != "-"
+
+
+def to(path: Path | None, form: Form = "t") -> AbstractContextManager[Any]:
+    """What an -o names, open for writing: a file that appears whole, or stdout."""
+    return _stdout() if path is None or str(path) == "-" else whole(path, form)
+
+
+@contextmanager
+def whole(path: Path, form: Form = "t") -> Generator[IO[Any]]:
+    """A file that appears whole or not at all: written beside it, made durable, renamed over it.
+
+    What is no regular file (a pipe, a device) is written to as it stands. Raises QueueUnavailable naming the file.
+    """
+    target = Path(os.path.realpath(path))
+    text: dict[str, Any] = {"encoding": "utf-8", "newline": ""} if form == "t" else {}
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        if target.exists() and not target.is_file():
+            with target.open(f"w{form}", **text) as file:
+                yield file
+            return
+        try:
+            with beside.open(f"x{form}", **text) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as problem:
+        words = problem.strerror or str(problem)
+        raise QueueUnavailable(f"{path}: cannot be written ({words}); name another file with -o") from problem
+
+
+@contextmanager
+def _stdout() -> Generator[Any]:
+    yield _Hiding()
+    sys.stdout.flush()
+
+
+class _Hiding:
+    """Stdout without the values of key variables and, on a terminal, without what a terminal would obey."""
+
+    def write(self, text: str) -> int:
+        text = terminal.without_secrets(text)
+        sys.stdout.write(terminal.plain(text, lines=True) if terminal.is_terminal() else text)
+        return len(text)
