@@ -252,6 +252,14 @@ def test_options_reach_the_job(mill: Mill, lane: FaultLane) -> None:
         assert part in words
 
 
+def test_a_row_keeps_its_own_intent_and_model(mill: Mill) -> None:
+    asked = '{"task": "a", "intent": "own", "model": "mine"}\n{"task": "b"}\n'
+    mill.run("enqueue", "-", "--intent", "label", "--model", "m", stdin=asked)
+    for job, parts in (("1", ('"intent":"own"', '"model":"mine"')), ("2", ('"intent":"label"', '"model":"m"'))):
+        words = mill.run("show", job).stdout
+        assert all(part in words for part in parts)
+
+
 def test_json_receipts_say_everything(mill: Mill) -> None:
     [receipt] = lines(mill.run("--json", "enqueue", "-", stdin="a\n").stdout)
     assert receipt["job_id"] == receipt["request_id"] == receipt["submission_id"] == 1

@@ -17,6 +17,8 @@ import pytest
 from folder import Mill, chat
 
 from millpond.drill.faultlane import FaultLane
+from millpond.faces.cli import enqueue
+from millpond.rows import formats
 
 SCHEMA = {
     "type": "object",
@@ -54,6 +56,10 @@ def legs(body: dict[str, Any]) -> str:
     animal = task.removeprefix("How many legs has a ").removesuffix("?")
     assert system == f"You know every {animal}."
     return json.dumps({"legs": {"duck": 2, "newt": 4}[animal], "swims": animal == "newt"})
+
+
+def test_every_format_of_rows_may_be_said() -> None:
+    assert enqueue.FORMATS == formats.FORMATS
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.jsonl", "x.txt", "x.parquet"])

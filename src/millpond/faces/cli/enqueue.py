@@ -2,65 +2,31 @@
 
 from __future__ import annotations
 
-import sys
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from millpond.faces.cli import terminal
 from millpond.faces.cli.completion import file_names, lane_names
 from millpond.faces.cli.given import Given, pass_given, shared
+from millpond.faces.cli.rows import Rows
+from millpond.faces.cli.sources import sources_of
 from millpond.rules.errors import KeyConflict, UsageError
-from millpond.rules.times import age_words
+from millpond.rules.job import Request
 
 if TYPE_CHECKING:
+    from millpond.faces.cli.rows import Taking
     from millpond.intake import Defaults
     from millpond.queue import Queue
-    from millpond.rows import Row
+    from millpond.rows import Refused, Row
     from millpond.rules.job import Receipt
-    from millpond.store.enqueue import Asked
 
-    Taking = Callable[..., Asked]
-    """`intake.take` with what a queue knows."""
-
-Answer = TypeVar("Answer")
-
-STDIN = "-"
 FORMATS = ("jsonl", "csv", "text", "parquet", "openai-batch")
-SHOWN_REFUSALS = 20
-"""So many lines of refused rows stand on a terminal; a file (2> FILE) gets them all."""
-
-
-@dataclass(slots=True)
-class _Count:
-    """What became of a file's rows."""
-
-    dispositions: Counter[str] = field(default_factory=Counter[str])
-    refused: int = 0
-    answered_by: Counter[str] = field(default_factory=Counter[str])
-    oldest_answer_ms: int | None = None
-
-    def take(self, receipt: Receipt) -> None:
-        self.dispositions[receipt.disposition] += 1
-        if receipt.disposition == "reused" and receipt.answered_ms is not None:
-            self.answered_by[receipt.answered_by or "unknown"] += 1
-            self.oldest_answer_ms = min(receipt.answered_ms, self.oldest_answer_ms or receipt.answered_ms)
-
-    def in_words(self, now_ms: int) -> str:
-        kinds = [f"{self.dispositions[name]:,} {name}" for name in ("new", "joined", "reused")]
-        words = " · ".join([*kinds, f"{self.refused:,} refused"])
-        if self.oldest_answer_ms is not None:
-            by = ", ".join(f"{n:,} by {name}" for name, n in self.answered_by.most_common(3))
-            words += (
-                f"\nreused: answered {by}, up to {age_words(now_ms - self.oldest_answer_ms)} ago; --fresh asks again"
-            )
-        return words
+"""Those of `rows`, which is loaded when there is something to read: it takes as long as all else here."""
 
 
 @click.command()
@@ -121,20 +87,7 @@ def enqueue(
     in and no queue is made: docs/money.md says what each figure means.
     """
     from millpond.intake import Defaults
-    from millpond.rows import read_rows
 
-    sources = files or ((STDIN,) if not sys.stdin.isatty() else ())
-    if not sources:
-        raise UsageError("found no FILE, wanted one or more, or - for standard input")
-    read = partial(
-        read_rows,
-        format=format_,
-        map=_pairs(maps, "map") if maps else None,
-        task=task,
-        system=system,
-        schema=schema,
-        params={name: _json_or_text(value) for name, value in _pairs(params, "param").items()},
-    )
     defaults = Defaults(
         priority=priority,
         service_class=service_class,
@@ -147,35 +100,47 @@ def enqueue(
         origin="cli",
     )
     _check(given, defaults)
-    if key is not None and len(sources) > 1:
-        raise _one_row_only(f"{len(sources)} files")
-    begun: dict[str, Iterator[Any]] = {}
-    for source in sources:  # what cannot be read at all is refused before anything is made or taken in
-        if key is not None:
-            begun[source] = _single(read(source))
-        elif _is_stream(source):
-            begun[source] = read(source)
-        else:
-            next(read(source))
-
-    def rows_of(source: str) -> Iterator[Any]:
-        return (_fill(row, model, intent) for row in begun.pop(source, None) or read(source))
-
-    code = 0
+    read = partial(
+        _read,
+        model=model,
+        intent=intent,
+        format=format_,
+        map=_pairs(maps, "map") if maps else None,
+        task=task,
+        system=system,
+        schema=schema,
+        params={name: _json_or_text(value) for name, value in _pairs(params, "param").items()},
+    )
+    sources = sources_of(files, read, is_single=key is not None)
+    rows_of = partial(Rows, defaults=defaults, each=each)
     if dry_run:
         from millpond.faces.cli.foretell import foretell
 
         with foretell(given, strict=strict) as foresight:
             for source in sources:
-                rows = Rows(source, defaults, foresight.take, each=each)
-                foresight.look(rows, rows_of(source))
+                foresight.look(rows_of(source, foresight.take))
             ctx.exit(foresight.tell())
     with given.open() as queue:
+        take = _taking(queue)
+        code = 0
         for source in sources:
-            rows = Rows(source, defaults, _taking(queue), each=each)
-            enter = _Entry(queue, given, rows, name or _name(source), strict=strict)
-            code = max(code, enter.all(rows_of(source)))
+            rows = rows_of(source, take)
+            code = max(code, _enter(queue, given, rows, name or source.name, strict=strict))
     ctx.exit(code)
+
+
+def _read(file: str, *, model: str | None, intent: str | None, **how: Any) -> Iterator[Row | Refused]:
+    """The rows of a file, with the command line's model and intent where they have none of their own."""
+    from millpond.rows import read_rows
+
+    rows = read_rows(file, **how)
+    return (_fill(row, model, intent or "") for row in rows) if model or intent else rows
+
+
+def _fill(row: Row | Refused, model: str | None, intent: str) -> Row | Refused:
+    if not isinstance(row, Request):
+        return row
+    return replace(row, work=replace(row.work, model=row.work.model or model, intent=row.work.intent or intent))
 
 
 def _taking(queue: Queue) -> Taking:
@@ -184,98 +149,29 @@ def _taking(queue: Queue) -> Taking:
     return partial(take, registry=queue.registry, first_lane=queue.first_lane)
 
 
-class Rows:
-    """The rows of one file as requests: those that cannot be are named by line and reason, and counted."""
-
-    def __init__(self, source: str, defaults: Defaults, take: Taking, *, each: bool) -> None:
-        self.title = "stdin" if source == STDIN else source
-        self.count = _Count()
-        self._base = None if source == STDIN else Path(source).absolute().parent
-        self._defaults = defaults
-        self._take = take
-        self._each = each
-        self._hidden = 0
-        """Refusals that were counted and not shown."""
-        self._lines: deque[int] = deque()
-        """Lines of what was asked and not answered yet, in order."""
-
-    def asked(self, rows: Iterable[Any]) -> Iterator[Asked]:
-        """The requests that the rows are."""
-        from millpond.intake import each_samples
-
-        asked = self._asked(rows)
-        return each_samples(asked) if self._each else asked
-
-    def taken(self, answers: Iterable[Answer | KeyConflict]) -> Iterator[Answer]:
-        """What was answered to the requests, in their order, without the conflicts, which are refused."""
-        for answer in answers:
-            line = self._lines.popleft()
-            if isinstance(answer, KeyConflict):
-                self._refuse(line, str(answer))
-            else:
-                yield answer
-
-    def tell_hidden(self) -> None:
-        """Say how many refusals were not shown."""
-        if self._hidden:
-            terminal.warn(f"and {self._hidden:,} more; 2> FILE keeps them all")
-
-    def _asked(self, rows: Iterable[Any]) -> Iterator[Asked]:
-        from millpond.engine.clock import wall_ms
-        from millpond.rows import Refused
-
-        for position, row in enumerate(rows):
-            if isinstance(row, Refused):
-                self._refuse(row.line, row.reason)
-                continue
-            try:
-                asked = self._take(row, position=position, defaults=self._defaults, now_ms=wall_ms(), base=self._base)
-            except UsageError as refusal:
-                self._refuse(row.line, str(refusal))
-                continue
-            self._lines.append(row.line)
-            yield asked
-
-    def _refuse(self, line: int, reason: str) -> None:
-        self.count.refused += 1
-        if self.count.refused > SHOWN_REFUSALS and terminal.is_terminal(sys.stderr):
-            self._hidden += 1
-            return
-        terminal.warn(f"{self.title} line {line}: {reason}")
+def _enter(queue: Queue, given: Given, rows: Rows, name: str, *, strict: bool) -> int:
+    """Take every row of a file in as one submission, say what became of them, and return the exit code."""
+    count = rows.count
+    try:
+        for receipt in rows.taken(_receipts(queue, rows, name, strict=strict)):
+            count.take(receipt)
+            terminal.say_json(receipt) if given.json else click.echo(receipt.job_id)
+    finally:
+        rows.tell_hidden()
+        terminal.warn(count.in_words(queue.store.now_ms()), lines=True)
+    if count.refused and strict:
+        terminal.warn(f"millpond: {rows.title}: nothing was taken in, since --strict wants all rows or none")
+    return 1 if count.refused else 0
 
 
-class _Entry:
-    """One file on its way in, as one submission."""
-
-    def __init__(self, queue: Queue, given: Given, rows: Rows, name: str, *, strict: bool) -> None:
-        self.queue = queue
-        self.given = given
-        self.rows = rows
-        self.name = name
-        self.strict = strict
-        self.count = rows.count
-
-    def all(self, rows: Iterable[Any]) -> int:
-        """Take every row in, say what became of them, and return the exit code."""
-        try:
-            for receipt in self.rows.taken(self._answers(self.rows.asked(rows))):
-                self.count.take(receipt)
-                terminal.say_json(receipt) if self.given.json else click.echo(receipt.job_id)
-        finally:
-            self.rows.tell_hidden()
-            terminal.warn(self.count.in_words(self.queue.store.now_ms()), lines=True)
-        if self.count.refused and self.strict:
-            terminal.warn(f"millpond: {self.rows.title}: nothing was taken in, since --strict wants all rows or none")
-        return 1 if self.count.refused else 0
-
-    def _answers(self, asked: Iterable[Asked]) -> Iterator[Receipt | KeyConflict]:
-        if not self.strict:
-            yield from self.queue.enqueue_stream(asked, submission=self.name, source="cli")
-            return
-        whole = list(asked)
-        if not self.count.refused:
-            max_age_ms = self.queue.policy.artifact_max_age_ms
-            yield from self.queue.store.enqueue_all(whole, name=self.name, source="cli", max_age_ms=max_age_ms)
+def _receipts(queue: Queue, rows: Rows, name: str, *, strict: bool) -> Iterator[Receipt | KeyConflict]:
+    if not strict:
+        yield from queue.enqueue_stream(rows.asked(), submission=name, source="cli")
+        return
+    whole = list(rows.asked())
+    if not rows.count.refused:
+        max_age_ms = queue.policy.artifact_max_age_ms
+        yield from queue.store.enqueue_all(whole, name=name, source="cli", max_age_ms=max_age_ms)
 
 
 def _check(given: Given, defaults: Defaults) -> None:
@@ -287,34 +183,6 @@ def _check(given: Given, defaults: Defaults) -> None:
         given.settings.policy.lane(defaults.lane)
     if defaults.due is not None:
         instant_ms(defaults.due, wall_ms(), field="due")
-
-
-def _single(rows: Iterator[Any]) -> Iterator[Any]:
-    """The one row there is, read already. Raises UsageError if there are more: they cannot share a key."""
-    first = list(islice(rows, 2))
-    if len(first) > 1:
-        raise _one_row_only("more than one row")
-    return iter(first)
-
-
-def _one_row_only(found: str) -> UsageError:
-    return UsageError(f"--key: found {found}, wanted a single row; --map key=COLUMN gives each row its own")
-
-
-def _is_stream(source: str) -> bool:
-    """Whether it can be read only once: standard input, a pipe, a device."""
-    if source == STDIN:
-        return True
-    path = Path(source)
-    return path.exists() and not (path.is_file() or path.is_dir())
-
-
-def _fill(row: Any, model: str | None, intent: str | None) -> Row:
-    """A row with the command line's model and intent where it has none of its own."""
-    work = getattr(row, "work", None)
-    if work is None or not (model or intent):
-        return row
-    return replace(row, work=replace(work, model=work.model or model, intent=work.intent or intent or ""))
 
 
 def _pairs(given: tuple[str, ...], option: str) -> Mapping[str, str]:
@@ -334,7 +202,3 @@ def _json_or_text(value: str) -> Any:
         return json.loads(value)
     except ValueError:
         return value
-
-
-def _name(source: str) -> str:
-    return "stdin" if source == STDIN else Path(source).name

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from millpond.faces.cli import terminal
 from millpond.faces.cli.given import Given
 from millpond.rules.errors import UsageError
 
 if TYPE_CHECKING:
-    from millpond.faces.cli.enqueue import Rows, Taking
+    from millpond.faces.cli.rows import Rows, Taking
     from millpond.report.estimate import Foresight
 
 
@@ -51,9 +51,9 @@ class Look:
         self._strict = strict
         self._refused = 0
 
-    def look(self, rows: Rows, source: Iterable[Any]) -> None:
+    def look(self, rows: Rows) -> None:
         """Look at one file; refusals are said as they come."""
-        for _ in rows.taken(self._foresight.stream(rows.asked(source))):
+        for _ in rows.taken(self._foresight.stream(rows.asked())):
             pass  # the foresight counts
         rows.tell_hidden()
         self._refused += rows.count.refused
