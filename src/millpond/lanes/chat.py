@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import httpx2
 
-from millpond.lanes.answer import is_strict, read_answer
+from millpond.lanes.answer import read_answer
 from millpond.lanes.completion import CHARS_PER_TOKEN, Completion, Fault, parse, read_fault
 from millpond.lanes.fit import cannot, content_parts, refusal
 from millpond.lanes.lane import Call
@@ -29,6 +29,7 @@ from millpond.rules.evidence import Evidence, Failure
 from millpond.rules.job import Image, Prompt, Reply
 from millpond.rules.policy import LanePolicy
 from millpond.rules.redaction import clean
+from millpond.rules.schema import is_strict
 
 SECRET_HEADERS = ("authorization", "api-key", "x-api-key", "cookie")
 """Headers of a lane's policy whose values are treated as keys."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from millpond.lanes.answer import refuse_schema
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Outcome, Prompt
 from millpond.rules.policy import LanePolicy
+from millpond.rules.schema import refuse_schema
 
 
 def refusal(policy: LanePolicy, work: Any, *, text_only: bool = False) -> Evidence | None:

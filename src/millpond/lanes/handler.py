@@ -11,12 +11,13 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from millpond.lanes.answer import judge_answer, read_answer
+from millpond.lanes.answer import read_answer
 from millpond.rules.errors import HandlerSignal, Permanent, Retryable, Saturated
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Outcome, Prompt, Reply, Usage
 from millpond.rules.price import token_count
 from millpond.rules.redaction import clean
+from millpond.rules.schema import judge_answer
 
 
 def raised(error: BaseException, *, secrets: Iterable[str] = ()) -> Evidence:

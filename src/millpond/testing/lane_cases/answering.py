@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from millpond.lanes.answer import judge_answer
 from millpond.lanes.lane import Lane
 from millpond.rules.job import Command, Image, Prompt
 from millpond.rules.policy import LanePolicy, Policy
+from millpond.rules.schema import judge_answer
 from millpond.store.bodies import dump_reply, load_reply
 from millpond.testing.lane_scene import LaneScene
 
