@@ -393,7 +393,7 @@ WRONG: list[tuple[str, type[ScriptedLane]]] = [
     ("no_work_makes_it_raise", EncodesItsTask),
     ("the_key_is_handed_on_as_it_is", ShortensTheKey),
     ("each_call_is_one_request", AnswersOutOfACache),
-    ("a_fault_is_evidence", RaisesItsFaults),
+    ("a_fault_is_judged_as_what_it_was", RaisesItsFaults),
     ("a_fault_is_judged_as_what_it_was", TriesAgain),
     ("after_a_fault_it_goes_on", BreaksForGood),
     ("silence_ends_by_the_total_deadline_and_is_ambiguous", TakesSilenceForRefusal),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millpond.store.store import Store, open_sqlite
-from millpond.testing.scene import Scene
+from millpond.testing.store_scene import Scene
 
 
 @pytest.fixture

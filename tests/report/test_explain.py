@@ -14,7 +14,7 @@ from millpond.rules.effects import Then
 from millpond.rules.errors import UsageError
 from millpond.rules.job import OwnerRow
 from millpond.rules.policy import LanePolicy, Policy
-from millpond.testing.scene import Scene
+from millpond.testing.store_scene import Scene
 
 POLICY = Policy(lanes={"free": LanePolicy("free"), "paid": LanePolicy("paid")})
 HOLDER = Holder(4242, "host", 1_800_000_000_000)

@@ -14,7 +14,7 @@ from millpond.rules.job import Reply, Usage
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.price import FREE, PriceRule
 from millpond.store.enqueue import Asked
-from millpond.testing.scene import Scene, asked
+from millpond.testing.store_scene import Scene, asked
 
 BY_TOKEN = PriceRule("stated", input_usd_per_mtok=Decimal(0), output_usd_per_mtok=Decimal(1_000_000))
 """A dollar for each token that comes out, so that dollars are tokens."""

@@ -6,7 +6,7 @@ from millpond.report.left import why_left
 from millpond.rules.admission import Closing
 from millpond.rules.effects import Then
 from millpond.rules.policy import LanePolicy, Policy
-from millpond.testing.scene import Scene
+from millpond.testing.store_scene import Scene
 
 POLICY = Policy(lanes={"free": LanePolicy("free"), "paid": LanePolicy("paid")})
 

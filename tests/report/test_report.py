@@ -13,7 +13,7 @@ from millpond.rules.effects import Then
 from millpond.rules.job import Lease, Reply, Usage
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.price import FREE, Cost
-from millpond.testing.scene import RELEASE, Scene, asked
+from millpond.testing.store_scene import RELEASE, Scene, asked
 
 POLICY = Policy({"free": LanePolicy("free", price=FREE), "paid": LanePolicy("paid", tier="paid")})
 PRICED = Policy({"free": LanePolicy("free"), "paid": LanePolicy("paid", tier="paid")})

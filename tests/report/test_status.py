@@ -13,7 +13,7 @@ from millpond.rules.admission import Closing
 from millpond.rules.job import OwnerRow
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.store import store as stores
-from millpond.testing.scene import Scene
+from millpond.testing.store_scene import Scene
 
 POLICY = Policy(lanes={"free": LanePolicy("free", max_in_flight=4), "paid": LanePolicy("paid", serial=True),
                        "spare": LanePolicy("spare", enabled=False)})  # fmt: skip

@@ -9,10 +9,10 @@ import apsw
 import pytest
 
 # The suite's plain assertions then say what they found, where this environment does not have the plugin yet.
-pytest.register_assert_rewrite("millpond.testing.store_cases", "millpond.testing.scene")
+pytest.register_assert_rewrite("millpond.testing.store_cases", "millpond.testing.store_scene")
 
 from millpond.store.store import Store, open_sqlite  # noqa: E402
-from millpond.testing.scene import MakeStore, Scene  # noqa: E402
+from millpond.testing.store_scene import MakeStore, Scene  # noqa: E402
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from millpond.rules.filters import parse
 from millpond.rules.job import Reply
 from millpond.store import looking
 from millpond.store.store import Store, open_sqlite
-from millpond.testing.scene import Scene, asked
+from millpond.testing.store_scene import Scene, asked
 
 
 class Meter:

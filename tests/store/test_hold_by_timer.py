@@ -6,7 +6,7 @@ from __future__ import annotations
 import apsw
 import pytest
 
-from millpond.testing.scene import Scene
+from millpond.testing.store_scene import Scene
 
 HOLD_MS = 60_000
 

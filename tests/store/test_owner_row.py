@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import apsw
 
-from millpond.testing.scene import Scene
+from millpond.testing.store_scene import Scene
 
 
 def test_record_requires_a_living_row_whoever_holds_the_lease(scene: Scene, sql: apsw.Connection) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.store import store as verbs
-from millpond.testing.scene import RELEASE, Scene, asked
+from millpond.testing.store_scene import RELEASE, Scene, asked
 
 
 @pytest.fixture(params=[1, 2, 3, 100])

@@ -13,7 +13,7 @@ from millpond.rules.job import Job
 from millpond.store import picking
 from millpond.store.picking import InState, InSubmissions, Source, Span, Walk, narrowest
 from millpond.store.store import Store
-from millpond.testing.scene import Scene, asked
+from millpond.testing.store_scene import Scene, asked
 
 FILTERS = [
     "", "state:ready", "state:leased", "state:waiting", "state:held", "state:scheduled", "state:backoff", "state:asked",

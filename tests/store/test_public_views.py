@@ -7,7 +7,7 @@ import pytest
 
 from millpond.rules.effects import Then
 from millpond.rules.job import Reply, Usage
-from millpond.testing.scene import RELEASE, Scene
+from millpond.testing.store_scene import RELEASE, Scene
 
 TOKENS_AND_CROSSINGS = """
 SELECT ROUND(SUM(tokens) * 1.0 / SUM(artifacts), 1)   AS tokens_per_artifact,

@@ -6,7 +6,7 @@ import apsw
 import pytest
 
 from millpond.rules.lifecycle import LIVE
-from millpond.testing.scene import Scene
+from millpond.testing.store_scene import Scene
 
 IMPOSSIBLE = {
     "leased without an owner": "UPDATE job SET state = 'leased' WHERE id = 1",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.testing.exercise import STORE_CASES, Case, run_store_case
-from millpond.testing.scene import MakeStore
+from millpond.testing.store_scene import MakeStore
+from millpond.testing.store_suite import STORE_CASES, Case, run_store_case
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=f"sqlite-{name}") for name, case in STORE_CASES])

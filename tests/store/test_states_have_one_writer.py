@@ -16,7 +16,7 @@ from millpond.db.statements import load
 from millpond.rules.lifecycle import TRANSITIONS, UNBORN
 from millpond.store.store import Store, open_sqlite
 from millpond.testing import run_store_case
-from millpond.testing.exercise import STORE_CASES
+from millpond.testing.store_suite import STORE_CASES
 
 STATEMENTS = load(files("millpond.store").joinpath("statements.sql").read_text(encoding="utf-8"))
 HOUSE = Path(millpond.__file__).parent

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from millpond.testing.beside_a_model import store_machine
     from millpond.testing.clock import FakeClock
-    from millpond.testing.exercise import STORE_CASES, MakeStore, exercise_store, run_store_case
     from millpond.testing.lane_suite import LANE_CASES, Fault, MakeLane, exercise_lane, run_lane_case
     from millpond.testing.scripted_lane import Held, ScriptedLane, evidence_of
     from millpond.testing.simulation import PromiseBroken, simulate
+    from millpond.testing.store_suite import STORE_CASES, MakeStore, exercise_store, run_store_case
 
 __all__ = [
     "LANE_CASES",
@@ -42,19 +42,19 @@ __all__ = [
 
 _ROOM_OF = {
     "LANE_CASES": "lane_suite",
-    "STORE_CASES": "exercise",
+    "STORE_CASES": "store_suite",
     "FakeClock": "clock",
     "Fault": "lane_suite",
     "Held": "scripted_lane",
     "MakeLane": "lane_suite",
-    "MakeStore": "exercise",
+    "MakeStore": "store_suite",
     "PromiseBroken": "simulation",
     "ScriptedLane": "scripted_lane",
     "evidence_of": "scripted_lane",
     "exercise_lane": "lane_suite",
-    "exercise_store": "exercise",
+    "exercise_store": "store_suite",
     "run_lane_case": "lane_suite",
-    "run_store_case": "exercise",
+    "run_store_case": "store_suite",
     "simulate": "simulation",
     "store_machine": "beside_a_model",
 }

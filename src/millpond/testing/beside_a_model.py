@@ -17,8 +17,8 @@ from millpond.rules.job import Lease
 from millpond.rules.lifecycle import LIVE
 from millpond.store.store import Store
 from millpond.testing.promises import check_promises
-from millpond.testing.scene import MakeStore, Scene, ending
 from millpond.testing.store_model import MAX_LEASES_LOST, Model, ModelJob
+from millpond.testing.store_scene import MakeStore, Scene, ending
 
 HOLD_MS = st.sampled_from([0, 1_000])
 ENDS = st.sampled_from(["ok", "ok", "retryable", "ambiguous", "permanent", "unusable"])

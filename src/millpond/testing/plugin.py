@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from millpond.testing.scripted_lane import ScriptedLane
 
 # The plain assertions of the suites then say what they found.
-pytest.register_assert_rewrite("millpond.testing.store_cases", "millpond.testing.scene", "millpond.testing.lane_cases")
+pytest.register_assert_rewrite(
+    "millpond.testing.store_cases", "millpond.testing.store_scene", "millpond.testing.lane_cases"
+)
 
 
 SETTINGS = """\

@@ -11,16 +11,8 @@ TICKS = 20
 """How often a loop that is not stopped should come by during a silent call."""
 
 
-def a_fault_is_evidence(s: LaneScene) -> None:
-    """`call` never raises for what the far side does."""
-    for fault in s.faults():
-        lane = s.lane_with(fault)
-        evidence = s.run(lane, lambda lane: s.ask(lane, s.prompt()))
-        s.judge(lane, evidence)
-
-
 def a_fault_is_judged_as_what_it_was(s: LaneScene) -> None:
-    """The far side is well afterwards, so that a lane that tries again itself is found out."""
+    """`call` never raises for it; and the far side is well afterwards, so that a lane that tries again is found out."""
     for fault in s.faults():
         lane = s.lane_with(fault)
         ending = s.judge(lane, s.run(lane, lambda lane: s.ask(lane, s.prompt())))

@@ -9,7 +9,7 @@ from millpond.rules.effects import ACCEPT, Then
 from millpond.rules.errors import UsageError
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Artifact, Reply, Usage
-from millpond.testing.scene import RELEASE, Scene, ending
+from millpond.testing.store_scene import RELEASE, Scene, ending
 
 
 def a_good_reply_makes_its_job_done(scene: Scene) -> None:

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from millpond.rules.effects import Then
 from millpond.rules.price import Cost
-from millpond.testing.scene import RELEASE, Scene
+from millpond.testing.store_scene import RELEASE, Scene
 
 
 def a_soft_timeout_holds_the_job_while_its_call_is_listened_to(scene: Scene) -> None:

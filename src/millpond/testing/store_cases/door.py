@@ -6,7 +6,7 @@ from millpond.rules.effects import Then
 from millpond.rules.errors import KeyConflict
 from millpond.rules.job import Receipt
 from millpond.store.enqueue import CHUNK_REQUESTS
-from millpond.testing.scene import A_DAY_MS, Scene, asked
+from millpond.testing.store_scene import A_DAY_MS, Scene, asked
 
 
 def a_new_key_makes_a_ready_job(scene: Scene) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millpond.rules.effects import Then
-from millpond.testing.scene import RELEASE, Scene
+from millpond.testing.store_scene import RELEASE, Scene
 
 
 def a_stale_worker_cannot_move_a_job(scene: Scene) -> None:

@@ -13,7 +13,7 @@ from millpond.rules.job import Command, Prompt
 from millpond.rules.router import Exhausted, Past, Step, Undecided
 from millpond.store.bodies import dump_work
 from millpond.store.lease import ROUTE_CHUNK_ROWS
-from millpond.testing.scene import ROOM, Scene, asked
+from millpond.testing.store_scene import ROOM, Scene, asked
 
 
 def realtime_goes_before_batch_of_its_priority_and_after_a_larger_one(scene: Scene) -> None:

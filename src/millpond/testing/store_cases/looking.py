@@ -8,7 +8,7 @@ from decimal import Decimal
 from millpond.rules.effects import Then
 from millpond.rules.job import Reply
 from millpond.rules.times import MAX_MS
-from millpond.testing.scene import Scene, asked
+from millpond.testing.store_scene import Scene, asked
 
 
 def counts_are_kept_as_jobs_move(scene: Scene) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from millpond.rules.effects import Then
 from millpond.store.persons import Moved
-from millpond.testing.scene import RELEASE, Scene, asked
+from millpond.testing.store_scene import RELEASE, Scene, asked
 
 
 def o03_a_job_is_cancelled_in_every_live_state_once(scene: Scene) -> None:

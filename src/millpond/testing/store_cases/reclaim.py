@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millpond.rules.effects import Then
-from millpond.testing.scene import Scene
+from millpond.testing.store_scene import Scene
 
 
 def what_was_leased_and_not_sent_is_ready_again(scene: Scene) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from millpond.testing.cases import cases_of, refuse_without_assertions, run_all
 from millpond.testing.promises import check_promises
-from millpond.testing.scene import MakeStore, Scene
 from millpond.testing.store_cases import accept, ambiguous, door, fence, leasing, looking, persons, reclaim
+from millpond.testing.store_scene import MakeStore, Scene
 
 Case = Callable[[Scene], None]
 
