@@ -146,34 +146,6 @@ def mill_words(mill: Mill, *words: str) -> list[str]:
     return [str(word) for word in process.args]
 
 
-def test_a_watch_reads_nothing_while_nothing_happens(drained: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only commits make it look: of the store it asks its data version, and reads events once for each change."""
-    from millpond import Queue
-    from millpond.store.store import Store
-
-    looks: list[int] = []
-    asked: list[int] = []
-    read, ask = Store.last_event, Store.events
-    monkeypatch.setattr(Store, "last_event", lambda self: looks.append(1) or read(self))
-    monkeypatch.setattr(Store, "events", lambda self, *at: asked.append(1) or ask(self, *at))
-    with Queue.open(drained.home) as queue:
-        feed = queue.feed(str(read(queue.store)), follow=True)
-        polls: list[int] = []
-        version = queue.store.db.data_version
-
-        def counted() -> int:
-            polls.append(1)
-            if len(polls) == 20:  # about a second of nothing
-                queue.enqueue("a duck")
-            return version()
-
-        monkeypatch.setattr(queue.store.db, "data_version", counted)
-        assert next(feed).kind == "enqueue"
-    assert len(polls) >= 20
-    assert len(looks) <= 3
-    assert len(asked) <= 3
-
-
 def test_what_a_lane_says_is_shown_and_not_obeyed(mill: Mill) -> None:
     with FaultLane(script=["400"]) as server:
         mill.settings(lanes={"free": chat(server)})
