@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
-import millpond.store
 from millpond.report.happened import WORDS, in_words, whose
 from millpond.rules.job import Event
-from millpond.rules.lifecycle import MOVES
+from millpond.rules.lifecycle import EVENT_KINDS
 
 TOLD_AS_ENQUEUE = {"schedule", "enqueue_held", "enqueue_answered"}
 
@@ -19,12 +15,8 @@ def event(kind: str, **data: object) -> Event:
     return Event("1", 0, kind, 5, None, data)
 
 
-def test_every_kind_that_the_store_notes_has_words() -> None:
-    noted: set[str] = set()
-    for path in Path(millpond.store.__path__[0]).glob("*.py"):
-        noted |= set(re.findall(r'note(?:_many|_each)?\(\s*tx,\s*now_ms,\s*"(\w+)"', path.read_text(encoding="utf-8")))
-    assert {"enqueue", "record", "end", "take_back", "lease"} <= noted
-    assert (noted | set(MOVES)) - TOLD_AS_ENQUEUE == WORDS.keys()
+def test_every_kind_of_event_has_words() -> None:
+    assert set(EVENT_KINDS) - TOLD_AS_ENQUEUE == WORDS.keys()
 
 
 @pytest.mark.parametrize(

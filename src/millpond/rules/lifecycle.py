@@ -15,8 +15,16 @@ Move = Literal[
     "answer", "fail", "cancel", "retry", "retry_held", "retry_answered",
 ]  # fmt: skip
 
+EventKind = Literal[
+    Move,
+    "record", "end", "ambiguous", "resolve", "reply_kept", "accept", "retire",
+    "retry_joined", "withdraw", "take_back", "close_lane",
+]  # fmt: skip
+"""What an event can tell of: a move, or a change that moves no job."""
+
 STATES: tuple[State, ...] = get_args(State)
 MOVES: tuple[Move, ...] = get_args(Move)
+EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
 LIVE: frozenset[State] = frozenset({"waiting", "ready", "leased", "offloaded"})
 """States in which a job is alive: at most one such job per idempotency key."""
 

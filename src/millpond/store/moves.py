@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from millpond.db.database import Transaction
-from millpond.rules.lifecycle import LIVE, WAIT_REASON, Move, advance
+from millpond.rules.lifecycle import LIVE, WAIT_REASON, EventKind, Move, advance
 from millpond.rules.times import MAX_MS
 from millpond.store.bodies import dump, storable
 
@@ -108,7 +108,7 @@ def count_move(tx: Transaction, before: str, before_reason: str | None, after: s
 def note(
     tx: Transaction,
     now_ms: int,
-    kind: str,
+    kind: EventKind,
     *,
     job_id: int | None = None,
     submission_id: int | None = None,
@@ -119,7 +119,7 @@ def note(
     tx.all("append_event", at_ms=now_ms, kind=kind, job_id=job_id, submission_id=submission_id, data=body)
 
 
-def note_many(tx: Transaction, now_ms: int, kind: str, job_ids: Iterable[int], data: Mapping[str, Any]) -> None:
+def note_many(tx: Transaction, now_ms: int, kind: EventKind, job_ids: Iterable[int], data: Mapping[str, Any]) -> None:
     """Append the same event for many jobs."""
     body = dump(data)
     rows = [{"at_ms": now_ms, "kind": kind, "job_id": id_, "submission_id": None, "data": body} for id_ in job_ids]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millpond.db.database import Transaction
-from millpond.rules.lifecycle import may
+from millpond.rules.lifecycle import EventKind, may
 from millpond.store.holds import blocking, hold_end_ms
 from millpond.store.moves import move, note
 from millpond.store.settle import make_ambiguous
@@ -182,6 +182,6 @@ def _take_back(tx: Transaction, job_id: int, submissions: Sequence[int], now_ms:
     return len(taken)
 
 
-def _note_each(tx: Transaction, now_ms: int, kind: str, job_id: int, requests: Iterable[Any]) -> None:
+def _note_each(tx: Transaction, now_ms: int, kind: EventKind, job_id: int, requests: Iterable[Any]) -> None:
     for one in requests:
         note(tx, now_ms, kind, job_id=job_id, submission_id=one.submission_id, data={"request_id": one.id})
