@@ -11,7 +11,7 @@ from millpond.rules.effects import Then
 from millpond.rules.filters import matches, parse
 from millpond.rules.job import Job
 from millpond.store import picking
-from millpond.store.picking import InState, InSubmissions, Source, Span, Walk, narrowest
+from millpond.store.picking import IdRange, InState, InSubmissions, Source, Walk, narrowest
 from millpond.store.store import Store
 from millpond.testing.store_scene import Scene, asked
 
@@ -81,8 +81,8 @@ def test_the_crowd_has_jobs_for_every_word(scene: Scene) -> None:
 def source(store: Store, words: str) -> Source:
     terms = parse(words, store.now_ms())
     ids = [term for term in terms if term.field == "id" and not term.is_negated]
-    span = Span(ids[0].low or 0, (ids[0].high or 10**9) + 1) if ids else Span()
-    return store.db.read(lambda tx: narrowest(tx, terms=terms, span=span))
+    within = IdRange(ids[0].low or 0, (ids[0].high or 10**9) + 1) if ids else IdRange()
+    return store.db.read(lambda tx: narrowest(tx, terms=terms, within=within))
 
 
 def test_the_narrowest_word_drives(scene: Scene) -> None:
@@ -143,9 +143,9 @@ def test_a_submissions_job_is_not_asked_again_whether_it_is_the_submissions(
 
 
 @pytest.mark.parametrize("words", ["", "state:ready", "submission:s1"])
-def test_no_source_reads_beyond_its_span(scene: Scene, words: str) -> None:
+def test_no_source_reads_beyond_its_range(scene: Scene, words: str) -> None:
     scene.ask_many(*(asked(f"k{at}") for at in range(30)))
-    found = source(scene.store, words).pages(scene.store.db, Span(10, 20), 3)
+    found = source(scene.store, words).pages(scene.store.db, IdRange(10, 20), 3)
     assert [[row.id for row in page] for page in found] == [[19, 18, 17], [16, 15, 14], [13, 12, 11], [10]]
 
 

@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol
 
 from millpond.db.database import Database, Transaction
-from millpond.rules.filters import Term, matches
-from millpond.rules.job import Job, WaitReason
+from millpond.rules.filters import WAIT_REASONS, Term, matches
+from millpond.rules.job import Job
 from millpond.store import looking
 from millpond.store.lease import ready_lanes
 
-WAIT_REASONS: tuple[str, ...] = get_args(WaitReason)
-
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class IdRange:
     """Ids from `low` up to, and without, `before`."""
 
     low: int = 0
@@ -36,21 +34,23 @@ class Source(Protocol):
         """How many must be read at most, roughly: the least is chosen."""
         ...
 
-    def pages(self, db: Database, span: Span, limit: int) -> Iterator[list[Any]]:
+    def pages(self, db: Database, within: IdRange, limit: int) -> Iterator[list[Any]]:
         """Rows of v_job, newest first, up to `limit` a page; no read outlives a page."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """All jobs of the span, one after the other."""
+    """All jobs within a range of ids, one after the other."""
 
     rows: int
 
-    def pages(self, db: Database, span: Span, limit: int) -> Iterator[list[Any]]:
+    def pages(self, db: Database, within: IdRange, limit: int) -> Iterator[list[Any]]:
         """Rows of v_job by id."""
-        before = span.before
-        while rows := db.read(lambda tx, at=before: tx.all("jobs_before", from_id=span.low, before_id=at, limit=limit)):
+        before = within.before
+        while rows := db.read(
+            lambda tx, at=before: tx.all("jobs_before", from_id=within.low, before_id=at, limit=limit)
+        ):
             yield rows
             before = rows[-1].id
 
@@ -63,10 +63,10 @@ class InState:
     statement: str
     parts: Callable[[Transaction], Sequence[str]]
 
-    def pages(self, db: Database, span: Span, limit: int) -> Iterator[list[Any]]:
+    def pages(self, db: Database, within: IdRange, limit: int) -> Iterator[list[Any]]:
         """Rows of v_job: each page is the newest of all parts together, in one snapshot, so none is passed over."""
-        before = span.before
-        while rows := db.read(partial(self._page, low=span.low, before=before, limit=limit)):
+        before = within.before
+        while rows := db.read(partial(self._page, low=within.low, before=before, limit=limit)):
             yield rows
             before = rows[-1].id
 
@@ -86,9 +86,11 @@ class InSubmissions:
     rows: int
     submissions: Sequence[int]
 
-    def pages(self, db: Database, span: Span, limit: int) -> Iterator[list[Any]]:
+    def pages(self, db: Database, within: IdRange, limit: int) -> Iterator[list[Any]]:
         """Rows of v_job. What joins the submissions while they are read is left out."""
-        found = {id_ for one in self.submissions for id_ in self._ids(db, one, limit) if span.low <= id_ < span.before}
+        found = {
+            id_ for one in self.submissions for id_ in self._ids(db, one, limit) if within.low <= id_ < within.before
+        }
         ids = sorted(found, reverse=True)
         for at in range(0, len(ids), limit):
             yield db.read(partial(_rows, ids=ids[at : at + limit]))
@@ -111,7 +113,7 @@ def _owners(tx: Transaction) -> list[str]:
     return [row.uuid for row in tx.all("living_owners")]  # a dead one holds no lease: reclaim buries it and takes them
 
 
-STATES: dict[str, tuple[str, Callable[[Transaction], Sequence[str]]]] = {
+INDEX_OF: dict[str, tuple[str, Callable[[Transaction], Sequence[str]]]] = {
     "ready": ("ready_ids_before", ready_lanes),
     "leased": ("leased_ids_before", _owners),
     "waiting": ("waiting_ids_before", _each(*WAIT_REASONS)),
@@ -125,8 +127,8 @@ have none: an index of what is done would be paid for by every answer."""
 
 def matching(db: Database, terms: Sequence[Term], *, before_id: int | None, page_rows: int) -> Iterator[Job]:
     """Jobs of which every term is true, newest first."""
-    span = _span(terms, before_id)
-    source = db.read(partial(narrowest, terms=terms, span=span))
+    within = _id_range(terms, before_id)
+    source = db.read(partial(narrowest, terms=terms, within=within))
     asked = terms
     if isinstance(source, InSubmissions) and sum(map(_names_submission, terms)) == 1:
         asked = [term for term in terms if not _names_submission(term)]  # true of all that it finds
@@ -134,13 +136,13 @@ def matching(db: Database, terms: Sequence[Term], *, before_id: int | None, page
     def look(term: Term, job: Job) -> bool:
         return db.read(partial(looking.look_into, term=term, job_id=job.id))
 
-    for page in source.pages(db, span, page_rows):
+    for page in source.pages(db, within, page_rows):
         yield from (job for job in map(looking.job, page) if matches(asked, job, look))
 
 
 def asked_by(db: Database, submissions: Sequence[int], *, page_rows: int) -> Iterator[Job]:
     """Jobs that these submissions ask for, newest first."""
-    for page in InSubmissions(0, submissions).pages(db, Span(), page_rows):
+    for page in InSubmissions(0, submissions).pages(db, IdRange(), page_rows):
         yield from map(looking.job, page)
 
 
@@ -150,12 +152,12 @@ def submissions_of(tx: Transaction, terms: Sequence[Term]) -> list[int] | None:
     return [row.id for term in named for row in _named(tx, term)] if named else None
 
 
-def narrowest(tx: Transaction, *, terms: Sequence[Term], span: Span) -> Source:
+def narrowest(tx: Transaction, *, terms: Sequence[Term], within: IdRange) -> Source:
     """The source that reads the least, judged by kept counts alone."""
-    sources: list[Source] = [Walk(min(span.before, tx.all("last_job_id")[0].id + 1) - span.low)]
+    sources: list[Source] = [Walk(min(within.before, tx.all("last_job_id")[0].id + 1) - within.low)]
     for term in terms:
-        if term.field == "state" and not term.is_negated and term.value in STATES:
-            statement, parts = STATES[term.value]
+        if term.field == "state" and not term.is_negated and term.value in INDEX_OF:
+            statement, parts = INDEX_OF[term.value]
             sources.append(InState(_count(looking.tally(tx), term.value), statement, parts))
         elif _names_submission(term):
             found = _named(tx, term)
@@ -164,11 +166,11 @@ def narrowest(tx: Transaction, *, terms: Sequence[Term], span: Span) -> Source:
     return min(sources, key=lambda source: source.rows)
 
 
-def _span(terms: Sequence[Term], before_id: int | None) -> Span:
+def _id_range(terms: Sequence[Term], before_id: int | None) -> IdRange:
     bounds = [term for term in terms if term.field == "id" and not term.is_negated]
     low = max((term.low for term in bounds if term.low is not None), default=0)
     high = min((term.high for term in bounds if term.high is not None), default=looking.NO_END)
-    return Span(low, min(high + 1, before_id if before_id is not None else looking.NO_END))
+    return IdRange(low, min(high + 1, before_id if before_id is not None else looking.NO_END))
 
 
 def _count(tally: dict[str, int], state: str) -> int:
