@@ -345,7 +345,7 @@ def test_an_empty_filter_is_no_filter(open_queue: Open, verb: str) -> None:
 def test_ids_beyond_any_id_are_unknown(open_queue: Open) -> None:
     queue = open_queue()
     for ask in (queue.job, queue.submission, queue.result):
-        with pytest.raises(UsageError, match="in this queue"):
+        with pytest.raises(UsageError, match="a number beyond all ids"):
             ask(2**70)
     assert queue.cancel([2**70]).reasons == {"unknown job": 1}
 
