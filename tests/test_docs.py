@@ -19,6 +19,7 @@ from pathlib import Path
 
 import click
 import pytest
+from published import DUPLICATES, TOKENS_AND_CROSSINGS
 
 from millpond.drill.script import FAULTS
 from millpond.faces.cli import VERBS, cli
@@ -202,6 +203,11 @@ def test_every_block_says_what_it_is() -> None:
     assert [
         f"{block} {block.language}" for block in unknown if (block.page.name, block.language) != ("README.md", "sh")
     ] == []
+
+
+def test_the_published_queries_stand_on_their_page_as_they_were_printed() -> None:
+    page = (DOCS / "money.md").read_text(encoding="utf-8")
+    assert [query for query in (TOKENS_AND_CROSSINGS, DUPLICATES) if f'execute("""{query}""")' not in page] == []
 
 
 # --- links -----------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def test_json_has_every_number_and_null_where_nothing_is_known(mill: Mill, lane:
     found = json.loads(mill.run("--json", "report").stdout)
     assert found["spent"] == {"calls": 2, "known_usd": 0, "unpriced": 2}
     assert found["saved"] == {"calls": 1, "known_usd": 0, "unpriced": 1}
-    assert (found["artifacts_in_force"], found["crossings"], found["seed"]["duplicates"]) == (2, 0, {})
+    assert (found["artifacts_in_force"], found["crossings"], found["published"]["duplicates"]) == (2, 0, {})
     assert found["by_lane"]["free"]["ok"] == 2
     assert "spent                unknown" in mill.run("report").stdout
 

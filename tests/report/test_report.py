@@ -1,4 +1,4 @@
-"""The ledger added up: histories made by hand, and the third seed's queries as they were printed beside them."""
+"""The ledger added up: histories made by hand, and the published queries as they were printed beside them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from published import DUPLICATES, TOKENS_AND_CROSSINGS
 
 from millpond.report.report import LaneReport, Money, Report, build
 from millpond.rules.effects import Then
@@ -18,21 +19,6 @@ from millpond.testing.store_scene import RELEASE, Scene, asked
 POLICY = Policy({"free": LanePolicy("free", price=FREE), "paid": LanePolicy("paid", tier="paid")})
 PRICED = Policy({"free": LanePolicy("free"), "paid": LanePolicy("paid", tier="paid")})
 """The same with no price said of `free`."""
-
-TOKENS_AND_CROSSINGS = """
-SELECT ROUND(SUM(tokens) * 1.0 / SUM(artifacts), 1)   AS tokens_per_artifact,
-       ROUND(SUM(free_attempts > 0 AND paid_attempts > 0) * 1.0
-             / COUNT(*), 3)                          AS cross_lane_per_job
-FROM job_rollup;
-"""
-DUPLICATES = """
-SELECT idem_key, COUNT(DISTINCT artifact_id) AS n
-FROM job_attempt
-WHERE artifact_id IS NOT NULL
-GROUP BY idem_key
-HAVING n > 1;
-"""
-"""As the third seed printed them."""
 
 A_CENT, HALF_A_CENT = Decimal("0.01"), Decimal("0.005")
 
@@ -76,7 +62,7 @@ def pinned(scene: Scene, key: str) -> str:
 
 
 def printed(scene: Scene) -> tuple[tuple[float | None, float | None], dict[str, int]]:
-    """What the seed's queries say, as they were printed."""
+    """What the published queries say, as they were printed."""
     path: Path = scene.store.db.path  # type: ignore[attr-defined]
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
@@ -86,26 +72,26 @@ def printed(scene: Scene) -> tuple[tuple[float | None, float | None], dict[str, 
         connection.close()
 
 
-def seeds_are_as_printed(scene: Scene) -> Report:
+def held_against_the_queries(scene: Scene) -> Report:
     """The report, once it was held against the queries as printed."""
     found = report(scene)
-    seed = found.seed
-    assert ((seed.tokens_per_artifact, seed.cross_lane_per_job), seed.duplicates) == printed(scene)
+    said = found.published
+    assert ((said.tokens_per_artifact, said.cross_lane_per_job), said.duplicates) == printed(scene)
     return found
 
 
-# --- the seed's numbers beside the honest ones -----------------------------------------------------------------------
+# --- the published numbers beside the honest ones ---------------------------------------------------------------------
 
 
 def test_an_empty_ledger_has_no_numbers(scene: Scene) -> None:
-    found = seeds_are_as_printed(scene)
+    found = held_against_the_queries(scene)
     assert (found.since_ms, found.attempts, found.tokens_per_artifact, found.executions_per_artifact) == (
         None,
         0,
         None,
         None,
     )
-    assert (found.seed.tokens_per_artifact, found.seed.cross_lane_per_job) == (None, None)
+    assert (found.published.tokens_per_artifact, found.published.cross_lane_per_job) == (None, None)
     assert found.in_words() == "the ledger is empty: nothing was sent yet"
 
 
@@ -113,10 +99,10 @@ def test_jobs_that_were_each_asked_once(scene: Scene) -> None:
     began = scene.now_ms
     for key in ("a", "b", "c"):
         plain(scene, key)
-    found = seeds_are_as_printed(scene)
+    found = held_against_the_queries(scene)
     assert (found.jobs, found.attempts, found.artifacts_in_force, found.since_ms) == (3, 3, 3, began)
     assert (found.tokens_per_artifact, found.executions_per_artifact) == (200.0, 1.0)
-    assert (found.seed.tokens_per_artifact, found.seed.cross_lane_per_job) == (200.0, 0.0)
+    assert (found.published.tokens_per_artifact, found.published.cross_lane_per_job) == (200.0, 0.0)
     assert (found.spent, found.paid_twice, found.saved) == (
         Money(3, 3 * A_CENT, 0),
         Money(0, Decimal(0), 0),
@@ -126,20 +112,20 @@ def test_jobs_that_were_each_asked_once(scene: Scene) -> None:
     assert report(scene).since_ms == began
 
 
-def test_the_seeds_ratios_are_rounded_as_it_rounds_them(scene: Scene) -> None:
+def test_the_published_ratios_are_rounded_as_they_were(scene: Scene) -> None:
     for key, tokens in (("a", 1), ("b", 1), ("c", 2)):
         plain(scene, key, tokens=tokens)
     crossed(scene, "d")
     scene.failed("e")
     scene.failed("f")
-    found = seeds_are_as_printed(scene)
-    assert (found.seed.tokens_per_artifact, found.seed.cross_lane_per_job) == (52.0, 0.167)
+    found = held_against_the_queries(scene)
+    assert (found.published.tokens_per_artifact, found.published.cross_lane_per_job) == (52.0, 0.167)
     plain(scene, "g", tokens=3)
     plain(scene, "h", tokens=3)
-    assert seeds_are_as_printed(scene).seed.tokens_per_artifact == 36.7
+    assert held_against_the_queries(scene).published.tokens_per_artifact == 36.7
 
 
-def test_an_artifact_that_two_jobs_tried_for_counts_once_here_and_twice_in_the_seeds_query(scene: Scene) -> None:
+def test_an_artifact_that_two_jobs_tried_for_counts_once_here_and_twice_as_published(scene: Scene) -> None:
     """A first job is cancelled while its call is out, a second one of the same key answers, and the first loses."""
     first, late = scene.in_flight("shared")
     scene.store.cancel(first.job_id)
@@ -150,9 +136,9 @@ def test_an_artifact_that_two_jobs_tried_for_counts_once_here_and_twice_in_the_s
     [lease] = scene.lease()
     call(scene, lease, lane="free", cost=Decimal(0))
     scene.settle(late, Reply("late", usage=Usage(50, 50)), lease=None, cost=Decimal(0))
-    found = seeds_are_as_printed(scene)
+    found = held_against_the_queries(scene)
     assert (found.jobs, found.artifacts_in_force, found.lost) == (2, 1, 1)
-    assert found.seed.tokens_per_artifact == 150.0  # 300 tokens over an artifact of each of two jobs
+    assert found.published.tokens_per_artifact == 150.0  # 300 tokens over an artifact of each of two jobs
     assert found.tokens_per_artifact == 300.0
     assert found.executions_per_artifact == 2.0
 
@@ -162,16 +148,16 @@ def test_a_retired_answer_is_not_in_force_and_its_tokens_were_spent(scene: Scene
     scene.ask("a", fresh=True, lane="paid")
     [lease] = scene.lease(room={"paid": 1})
     call(scene, lease)
-    found = seeds_are_as_printed(scene)
+    found = held_against_the_queries(scene)
     assert (found.artifacts_in_force, found.artifacts_retired, found.duplicate_artifacts) == (1, 1, 0)
-    assert (found.seed.tokens_per_artifact, found.tokens_per_artifact) == (200.0, 400.0)
+    assert (found.published.tokens_per_artifact, found.tokens_per_artifact) == (200.0, 400.0)
 
 
 def test_a_call_that_told_no_tokens_is_said_and_not_taken_for_none(scene: Scene) -> None:
     plain(scene, "a")
     pinned(scene, "b")
-    found = seeds_are_as_printed(scene)
-    assert (found.seed.tokens_per_artifact, found.tokens_per_artifact, found.untold) == (200.0, 200.0, 1)
+    found = held_against_the_queries(scene)
+    assert (found.published.tokens_per_artifact, found.tokens_per_artifact, found.untold) == (200.0, 200.0, 1)
     assert "tokens/artifact      at least 200.0" in found.in_words()
 
 
@@ -186,7 +172,7 @@ def test_tokens_that_nobody_told_at_all_are_unknown_in_words(scene: Scene) -> No
 
 
 def test_crossings_are_counted_and_not_only_whether_there_were_any(scene: Scene) -> None:
-    """free, paid, free: the seed's query sees a job on both tiers once, and cannot tell it from one that went over."""
+    """free, paid, free: the published query sees both tiers once, and cannot tell it from one that went over."""
     crossed(scene, "over")
     lease, uid = scene.in_flight("to and fro")
     scene.settle(uid, "retryable", Then("release", next_lane="paid"), lease=lease, cost=Decimal(0))
@@ -197,19 +183,19 @@ def test_crossings_are_counted_and_not_only_whether_there_were_any(scene: Scene)
     [lease] = scene.lease()
     call(scene, lease, lane="free", cost=Decimal(0))
     plain(scene, "at once")
-    found = seeds_are_as_printed(scene)
-    assert found.seed.cross_lane_per_job == 0.667
+    found = held_against_the_queries(scene)
+    assert found.published.cross_lane_per_job == 0.667
     assert (found.crossings, found.crossed_jobs, found.crossings_per_job) == (3, 2, 1.0)
 
 
-def test_a_crossing_between_lanes_of_one_tier_is_one_here_and_none_in_the_seeds_query(scene: Scene) -> None:
+def test_a_crossing_between_lanes_of_one_tier_is_one_here_and_none_as_published(scene: Scene) -> None:
     lease, uid = scene.in_flight("a")
     scene.settle(uid, "retryable", Then("release", next_lane="other"), lease=lease, cost=Decimal(0))
     [lease] = scene.lease(room={"other": 1})
     scene.store.record(lease, "elsewhere", "other", "free")
     scene.settle("elsewhere", "ok", lease=lease, lane="other", cost=Decimal(0))
-    found = seeds_are_as_printed(scene)
-    assert (found.seed.cross_lane_per_job, found.crossings) == (0.0, 1)
+    found = held_against_the_queries(scene)
+    assert (found.published.cross_lane_per_job, found.crossings) == (0.0, 1)
 
 
 # --- paid twice, late, lost ------------------------------------------------------------------------------------------
@@ -217,17 +203,17 @@ def test_a_crossing_between_lanes_of_one_tier_is_one_here_and_none_in_the_seeds_
 
 def test_a_late_loser_was_paid_for_twice_and_leaves_no_duplicate(scene: Scene) -> None:
     uid = pinned(scene, "a")
-    before = seeds_are_as_printed(scene)
+    before = held_against_the_queries(scene)
     assert (before.paid_twice, before.estimated, before.spent.known_usd) == (
         Money(1, HALF_A_CENT, 0), Money(1, HALF_A_CENT, 0), A_CENT,
     )  # fmt: skip
     scene.clock.advance(5_000)
     scene.settle(uid, Reply("late", usage=Usage(10, 10)), cost=Decimal("0.002"))
-    found = seeds_are_as_printed(scene)
+    found = held_against_the_queries(scene)
     assert (found.paid_twice, found.estimated) == (Money(1, Decimal("0.002"), 0), Money(0, Decimal(0), 0))
     assert found.spent == Money(2, Decimal("0.012"), 0)
     assert (found.late, found.late_after_hold, found.lost, found.duplicate_artifacts) == (1, 1, 1, 0)
-    assert found.seed.duplicates == {}
+    assert found.published.duplicates == {}
 
 
 def test_a_late_reply_that_answers_was_not_paid_for_twice(scene: Scene) -> None:
@@ -235,7 +221,7 @@ def test_a_late_reply_that_answers_was_not_paid_for_twice(scene: Scene) -> None:
     scene.store.detach(uid, lease, 60_000)
     scene.clock.advance(1_000)
     scene.settle(uid, Reply("slow", usage=Usage(3, 5)), cost=A_CENT)
-    found = seeds_are_as_printed(scene)
+    found = held_against_the_queries(scene)
     assert (found.late, found.late_after_hold, found.lost, found.paid_twice.calls) == (1, 0, 0, 0)
     lane = found.by_lane["free"]
     assert (lane.ambiguous, lane.ambiguous_once, lane.ambiguous_rate) == (0, 1, 1.0)

@@ -1,28 +1,14 @@
-"""The views that others read: the third seed's two published queries as they were printed, on a ledger of ours."""
+"""The views that others read: the two published queries as they were printed, on a ledger of ours."""
 
 from __future__ import annotations
 
 import apsw
 import pytest
+from published import DUPLICATES, TOKENS_AND_CROSSINGS
 
 from millpond.rules.effects import Then
 from millpond.rules.job import Reply, Usage
 from millpond.testing.store_scene import RELEASE, Scene
-
-TOKENS_AND_CROSSINGS = """
-SELECT ROUND(SUM(tokens) * 1.0 / SUM(artifacts), 1)   AS tokens_per_artifact,
-       ROUND(SUM(free_attempts > 0 AND paid_attempts > 0) * 1.0
-             / COUNT(*), 3)                          AS cross_lane_per_job
-FROM job_rollup;
-"""
-DUPLICATES = """
-SELECT idem_key, COUNT(DISTINCT artifact_id) AS n
-FROM job_attempt
-WHERE artifact_id IS NOT NULL
-GROUP BY idem_key
-HAVING n > 1;
-"""
-"""Both are quoted from the third seed, since the views promise to answer them unchanged."""
 
 
 @pytest.fixture
@@ -75,7 +61,7 @@ def test_the_query_of_duplicates_would_find_one(sql: apsw.Connection) -> None:
         ("lane_down", "retryable"), ("permanent", "permanent"), ("unfit", "permanent"), ("unusable", "permanent"),
     ],
 )  # fmt: skip
-def test_our_eight_outcomes_are_shown_in_the_seeds_four_words(
+def test_our_eight_outcomes_are_shown_in_the_four_published_words(
     scene: Scene, sql: apsw.Connection, outcome: str, word: str
 ) -> None:
     lease, uid = scene.in_flight("k")

@@ -155,7 +155,7 @@ def looking(queue: Queue, receipt: Receipt) -> None:
     assert_type(report.tokens_per_artifact, float | None)
     assert_type(report.paid_twice.known_usd, Decimal)
     assert_type(report.by_lane["free"].ambiguous_rate, float | None)
-    assert_type(report.seed.duplicates, Mapping[str, int])
+    assert_type(report.published.duplicates, Mapping[str, int])
     assert_type(queue.explain(1), str)
     assert_type(queue.results("s", failed=True, since="2h"), Paged[Result])
     result = queue.result(receipt)

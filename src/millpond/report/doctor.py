@@ -16,6 +16,7 @@ import apsw
 
 from millpond.db.sqlite import SqliteDatabase, file_system, lock_folder
 from millpond.engine.owner import DrainLock, is_dead
+from millpond.report.words import counted
 from millpond.rules.errors import MillpondError
 from millpond.rules.policy import LanePolicy
 from millpond.settings.load import DEFAULT, Settings
@@ -203,7 +204,7 @@ def _settings(settings: Settings) -> Check:
     files = sorted({origin.rpartition(":")[0] for origin in said if origin.rpartition(":")[2].isdecimal()})
     variables = sorted({origin.removeprefix("environment ") for origin in said if origin.startswith("environment ")})
     parts = [*files, *variables, *(["flags"] if "flag" in said else [])]
-    words = f"home {settings.home} ({settings.home_origin}); {len(said)} {'key' if len(said) == 1 else 'keys'} said"
+    words = f"home {settings.home} ({settings.home_origin}); {counted(len(said), 'key')} said"
     if parts:
         words += f" in {', '.join(parts)}"
     if settings.unread:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from millpond.engine.owner import Holder
 from millpond.report.dead import abandoned
 from millpond.report.status import one_line
-from millpond.report.summary import usd
+from millpond.report.words import number, usd
 from millpond.rules.errors import UsageError
 from millpond.rules.job import Attempt, Job, OwnerRow
-from millpond.rules.outcome import TABLE, TABLE_VERSION
+from millpond.rules.outcome import TABLE, TABLE_VERSION, WORKED
 from millpond.rules.policy import Policy
 from millpond.rules.router import Exhausted, route_work
 from millpond.rules.times import age_words, show_ms, took_words
@@ -165,9 +165,7 @@ def _attempt(job: Job, one: Attempt, now_ms: int) -> Iterator[str]:
         f"retry-after {one.retry_after}" if one.retry_after else "",
         f"request {one.request_id}" if one.request_id else "",
         f"model {one.model}" if one.model else "",
-        f"tokens {_number(one.tokens_in)} in, {_number(one.tokens_out)} out"
-        if one.outcome in ("ok", "unusable")
-        else "",
+        f"tokens {number(one.tokens_in)} in, {number(one.tokens_out)} out" if one.outcome in WORKED else "",
         _cost(one),
     ]
     yield "     " + "  ".join(part for part in evidence if part)
@@ -175,10 +173,6 @@ def _attempt(job: Job, one: Attempt, now_ms: int) -> Iterator[str]:
         yield f"     {one_line(one.message)}"
     if rule := _rule(one):
         yield f"     {rule}"
-
-
-def _number(n: int | None) -> str:
-    return "unknown" if n is None else f"{n:,}"
 
 
 def _cost(one: Attempt) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from millpond.report.status import jobs_in_words, one_line
+from millpond.report.status import one_line
+from millpond.report.words import counted
 from millpond.rules.effects import UNROUTED
 from millpond.rules.policy import Policy
 from millpond.rules.times import age_words
@@ -25,10 +26,10 @@ def why_left(
     for lane in dict.fromkeys([*policy.lanes, *closed]):
         if n := store.ready_of_lane(lane):
             if lane in closed:
-                yield f"{_closing(closed[lane], now_ms, command)}; {jobs_in_words(n)} ready for it"
+                yield f"{_closing(closed[lane], now_ms, command)}; {counted(n, 'job')} ready for it"
             elif lane not in drained and not is_cut_short:
                 why = "the settings turn it off" if not policy.lanes[lane].enabled else "this drain did not have it"
-                yield f"lane {lane} was not drained, since {why}; {jobs_in_words(n)} ready for it"
+                yield f"lane {lane} was not drained, since {why}; {counted(n, 'job')} ready for it"
     if store.any_ready(UNROUTED) and not is_cut_short:
         yield "some jobs have no lane yet; the next drain looks for one"
     due_ms = store.next_due_ms()
@@ -37,10 +38,10 @@ def why_left(
     for reason, n in store.waiting_for_person().items():
         if reason == "asked":
             which = f"`{command('jobs state:asked')}` lists them, `{command('explain ID')}` says what you can do"
-            yield f"{jobs_in_words(n)} waiting for your word after an unknown outcome; {which}"
+            yield f"{counted(n, 'job')} waiting for your word after an unknown outcome; {which}"
         else:
             again = command(f"retry --filter state:{reason}")
-            yield f"{jobs_in_words(n)} waiting for a program that can load their type; `{again}` once it can"
+            yield f"{counted(n, 'job')} waiting for a program that can load their type; `{again}` once it can"
 
 
 def _closing(row: LaneRow, now_ms: int, command: Callable[[str], str]) -> str:

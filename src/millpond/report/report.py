@@ -1,16 +1,16 @@
-"""The ledger in words: the third seed's two queries, and beside each the number that it was meant to be."""
+"""The ledger in words: the two published queries over it, and beside each the number that it was meant to be."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from millpond.report.summary import usd
+from millpond.report.words import columns, counted, number, usd
 from millpond.rules.policy import Policy
 from millpond.rules.price import from_micro
-from millpond.rules.times import age_words, show_ms
+from millpond.rules.times import age_words, show_ms, took_words
 from millpond.store.store import Store
 from millpond.store.sums import DUPLICATES_SHOWN, Sums
 
@@ -31,8 +31,8 @@ class Money:
 
 
 @dataclass(frozen=True, slots=True)
-class Seed:
-    """The third seed's two queries over the views `job_rollup` and `job_attempt`, as they were published.
+class Published:
+    """The two queries that *Stop Lane Thrash* published, as printed, over the views `job_rollup` and `job_attempt`.
 
     `tokens_per_artifact` adds up the artifacts of all jobs, so that one which several jobs share counts several times,
     and takes a call that told no usage for one of 0 tokens. `cross_lane_per_job` is the share of jobs that were ever on
@@ -127,7 +127,7 @@ class Report:
     reused: int
     """Requests of either kind that have an answer."""
     saved: Money
-    seed: Seed
+    published: Published
     by_lane: Mapping[str, LaneReport]
 
     def in_words(self) -> str:
@@ -135,24 +135,24 @@ class Report:
         if self.since_ms is None:
             return "the ledger is empty: nothing was sent yet"
         head = (
-            f"{_counted(self.jobs, 'job')}, {_counted(self.attempts, 'attempt')} since {show_ms(self.since_ms)}"
+            f"{counted(self.jobs, 'job')}, {counted(self.attempts, 'attempt')} since {show_ms(self.since_ms)}"
             f" ({age_words(self.now_ms - self.since_ms)})"
         )
-        lines = [head, "", *_columns(self._figures()), "", *_columns(self._lanes()), ""]
-        return "\n".join([*lines, *self._seed()])
+        lines = [head, "", *columns(self._figures()), "", *columns(self._lanes()), ""]
+        return "\n".join([*lines, "as the published queries count", *columns(self._published())])
 
     def _figures(self) -> Iterator[tuple[str, str, str]]:
         found = self.tokens_in + self.tokens_out
-        per_artifact = ("at least " if self.untold and found else "") + _number(self.tokens_per_artifact, 1)
-        untold = f", {_counted(self.untold, 'execution')} told none" if self.untold else ""
+        per_artifact = ("at least " if self.untold and found else "") + number(self.tokens_per_artifact, 1)
+        untold = f", {counted(self.untold, 'execution')} told none" if self.untold else ""
         yield "tokens/artifact", per_artifact, f"{found:,} tokens{untold}"
-        both = f"{_counted(self.executions, 'execution')}, {_counted(self.artifacts_in_force, 'artifact')} in force"
+        both = f"{counted(self.executions, 'execution')}, {counted(self.artifacts_in_force, 'artifact')} in force"
         retired = f", {self.artifacts_retired:,} retired" if self.artifacts_retired else ""
-        yield "executions/artifact", _number(self.executions_per_artifact, 2), both + retired
+        yield "executions/artifact", number(self.executions_per_artifact, 2), both + retired
         yield (
             "crossings/job",
-            _number(self.crossings_per_job, 2),
-            f"{self.crossings:,} by {_counted(self.crossed_jobs, 'job')}",
+            number(self.crossings_per_job, 2),
+            f"{self.crossings:,} by {counted(self.crossed_jobs, 'job')}",
         )
         yield "duplicate artifacts", f"{self.duplicate_artifacts:,}", "in force; a unique index keeps it 0"
         yield "paid twice", f"{self.paid_twice.calls:,}", self.paid_twice.in_words()
@@ -160,7 +160,7 @@ class Report:
         yield "late replies", f"{self.late:,}", late
         saved = f"{self.saved.in_words()}; {self.joined:,} joined, {self.reused:,} reused"
         yield "saved by dedup", f"{self.saved.calls:,}", saved
-        worst = f"and at most {self.estimated.in_words()} for {_counted(self.estimated.calls, 'call')} of unknown end"
+        worst = f"and at most {self.estimated.in_words()} for {counted(self.estimated.calls, 'call')} of unknown end"
         yield "spent", self.spent.in_words(), worst if self.estimated.calls else ""
 
     def _lanes(self) -> Iterator[tuple[str, ...]]:
@@ -170,36 +170,26 @@ class Report:
             calls = (f"{n:,}" for n in (lane.attempts, lane.ok, lane.ambiguous_once))
             told = lane.tokens_in + lane.tokens_out
             tokens = "unknown" if lane.untold and not told else f"{told:,}" + ("+" if lane.untold else "")
-            rest = (
-                f"{lane.saturated:,}",
-                tokens,
-                lane.spent.in_words(),
-                _duration(lane.p50_ms),
-                _duration(lane.p95_ms),
-            )
-            yield (name, *calls, rate, *rest)
+            took = ("–" if ms is None else took_words(ms) for ms in (lane.p50_ms, lane.p95_ms))
+            yield (name, *calls, rate, f"{lane.saturated:,}", tokens, lane.spent.in_words(), *took)
 
-    def _seed(self) -> Iterator[str]:
-        seed = self.seed
-        yield "as the third seed's queries count"
-        yield from _columns(
-            [
-                (
-                    "tokens_per_artifact",
-                    _number(seed.tokens_per_artifact, 1),
-                    "a shared artifact counts once a job, untold tokens count 0",
-                ),
-                (
-                    "cross_lane_per_job",
-                    _number(seed.cross_lane_per_job, 3),
-                    "jobs ever on both tiers, however often; other lanes are not seen",
-                ),
-                (
-                    "duplicates",
-                    f"{len(seed.duplicates):,}" + ("+" if len(seed.duplicates) == DUPLICATES_SHOWN else ""),
-                    "replies that lost show the artifact in force, so see paid twice",
-                ),
-            ]
+    def _published(self) -> Iterator[tuple[str, str, str]]:
+        said = self.published
+        yield (
+            "tokens_per_artifact",
+            number(said.tokens_per_artifact, 1),
+            "a shared artifact counts once a job, untold tokens count 0",
+        )
+        yield (
+            "cross_lane_per_job",
+            number(said.cross_lane_per_job, 3),
+            "jobs ever on both tiers, however often; other lanes are not seen",
+        )
+        more = "+" if len(said.duplicates) == DUPLICATES_SHOWN else ""
+        yield (
+            "duplicates",
+            f"{len(said.duplicates):,}{more}",
+            "replies that lost show the artifact in force, so see paid twice",
         )
 
 
@@ -242,7 +232,7 @@ def build(store: Store, policy: Policy) -> Report:
         joined=joined.requests,
         reused=reused.requests,
         saved=_together(Money(row.requests, from_micro(row.cost), row.unpriced) for row in (joined, reused)),
-        seed=_seed(found),
+        published=_published(found),
         by_lane=lanes,
     )
 
@@ -273,9 +263,9 @@ def _lane(row: Any, durations: Any, *, is_free: bool) -> LaneReport:
     )
 
 
-def _seed(found: Sums) -> Seed:
+def _published(found: Sums) -> Published:
     tokens, crossed = found.rollup.tokens_per_artifact, found.rollup.cross_lane_per_job
-    return Seed(
+    return Published(
         tokens_per_artifact=None if tokens is None else float(tokens),
         cross_lane_per_job=None if crossed is None else float(crossed),
         duplicates={row.idem_key: row.n for row in found.rollup_duplicates},
@@ -297,24 +287,3 @@ def _together(amounts: Iterable[Money]) -> Money:
 
 def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
-
-
-def _counted(n: int, what: str) -> str:
-    return f"{n:,} {what}" + ("" if n == 1 else "s")
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "unknown" if value is None else f"{value:,.{digits}f}"
-
-
-def _duration(ms: int | None) -> str:
-    if ms is None:
-        return "–"
-    return f"{ms} ms" if ms < 1_000 else f"{ms / 1_000:.1f} s"
-
-
-def _columns(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines, the cells below each other."""
-    cells = list(rows)
-    widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 from millpond.engine.owner import Holder
 from millpond.report.dead import abandoned
+from millpond.report.words import columns, counted
 from millpond.rules.effects import UNROUTED
+from millpond.rules.lifecycle import pending
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.times import age_words, show_ms
 from millpond.store.lanes import LaneRow
@@ -78,7 +80,7 @@ class Status:
     @property
     def pending(self) -> int:
         """Jobs that are not settled."""
-        return sum(self.counts[state] for state in ("waiting", "ready", "leased", "offloaded"))
+        return pending(self.counts)
 
     def in_words(self) -> str:
         """One screen."""
@@ -182,12 +184,12 @@ def _needs(
             )
             yield Need("lane_down", f"lane {lane.name} is down: {lane.reason}{until}", mend)
     if counts["failed"]:
-        yield Need("failed", f"{jobs_in_words(counts['failed'])} failed", "millpond jobs state:failed")
+        yield Need("failed", f"{counted(counts['failed'], 'job')} failed", "millpond jobs state:failed")
     for reason, n in waiting.items():
         what = (
             "for your word after an unknown outcome" if reason == "asked" else "for a program that can load their type"
         )
-        yield Need(reason, f"{jobs_in_words(n)} waiting {what}", f"millpond jobs state:{reason}")
+        yield Need(reason, f"{counted(n, 'job')} waiting {what}", f"millpond jobs state:{reason}")
 
 
 def _needs_drain(
@@ -198,7 +200,7 @@ def _needs_drain(
         whose = "its worker has died; the next drain takes it back"
         if abandoned > 1:
             whose = "their workers have died; the next drain takes them back"
-        yield Need("abandoned", f"{jobs_in_words(abandoned)} leased, but {whose}", "millpond drain")
+        yield Need("abandoned", f"{counted(abandoned, 'job')} leased, but {whose}", "millpond drain")
     if oldest_ms is None:
         return
     opening = [lane for lane in lanes if lane.ready and lane.closed_until_ms is not None]
@@ -217,19 +219,13 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def jobs_in_words(n: int) -> str:
-    """`1 job`, `2 jobs`."""
-    return f"{n:,} {'job' if n == 1 else 'jobs'}"
-
-
 def _table(lanes: Sequence[LaneStatus], now_ms: int) -> list[str]:
     rows = [("lane", "state", "calls", "ready", "")]
     for lane in lanes:
         more = "+" if lane.ready == COUNT_LIMIT else ""
         calls = f"{lane.in_flight}/{lane.max_in_flight}"
         rows.append((lane.name, lane.state, calls, f"{lane.ready:,}{more}", _closing(lane, now_ms)))
-    widths = [max(len(row[at]) for row in rows) for at in range(4)]
-    return ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[4]]).rstrip() for row in rows]
+    return columns(rows)
 
 
 def _closing(lane: LaneStatus, now_ms: int) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from typing import Literal
 
+from millpond.report.words import usd
 from millpond.rules.html import table
 
 Reason = Literal["empty", "idle", "max_jobs", "max_iters", "budget", "stopped", "signal", "lock_held"]
@@ -85,17 +86,3 @@ class Summary:
         if left:
             parts.append("left: " + ", ".join(left) + (f" ({self.held:,} held)" if self.held else ""))
         return " · ".join(parts)
-
-
-LEAST_SHOWN_USD = Decimal("0.0001")
-
-
-def usd(amount: Decimal | None) -> str:
-    """An amount for people: `$0.37`, four decimals below a dime, `unknown` where it is. Only nothing is `$0.00`."""
-    if amount is None:
-        return "unknown"
-    if amount == 0:
-        return "$0.00"
-    if 0 < amount < LEAST_SHOWN_USD:
-        return f"< ${LEAST_SHOWN_USD}"
-    return f"${amount:,.2f}" if amount >= Decimal("0.10") else f"${amount:,.4f}"

@@ -5,6 +5,7 @@ The diagram in docs/lifecycle.md is drawn from TRANSITIONS by `diagram`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 from millpond.rules.job import State, WaitReason
@@ -89,6 +90,11 @@ WAIT_REASON: dict[Move, WaitReason] = {
 def may(state: str, move: Move) -> bool:
     """Whether the table has this move from this state."""
     return (state, move) in TRANSITIONS
+
+
+def pending(counts: Mapping[str, int]) -> int:
+    """How many of the jobs counted by state are alive: their requests still wait for an answer."""
+    return sum(counts[state] for state in LIVE)
 
 
 def advance(state: str, move: Move) -> State:

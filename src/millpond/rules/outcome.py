@@ -35,6 +35,12 @@ MESSAGE_CHARS = 500
 STATED_DATE_CAP_MS = 366 * 86_400_000
 """A date in a provider's text further ahead than this is not believed: a person opens the lane instead."""
 
+WORKED: frozenset[Outcome] = frozenset({"ok", "unusable"})
+"""Outcomes of a call that did the work; it is billed by its usage."""
+
+MAY_BE_BILLED: frozenset[Outcome] = frozenset({*WORKED, "ambiguous"})
+"""Outcomes of a call that did the work or may have: tokens and cost that are not known then are unknown, not none."""
+
 LaneClose = Literal["until", "person", "model", "count"]
 """What an ending means for the lane itself: closed `until` the delay has passed, until a `person` opens it, for that
 `model` only, or one more to `count` before the policy closes it (a local server that is not running)."""

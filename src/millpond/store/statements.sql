@@ -575,27 +575,30 @@ SELECT count(*) AS attempts,
   sum(CASE WHEN outcome = 'ambiguous' OR resolution IS NOT NULL THEN 1 ELSE 0 END) AS ambiguous_once,
   sum(CASE WHEN outcome = 'saturated' THEN 1 ELSE 0 END) AS saturated,
   sum(CASE WHEN outcome IS NOT NULL AND outcome NOT IN ('saturated', 'lane_down') THEN 1 ELSE 0 END) AS counted,
-  sum(CASE WHEN outcome IN ('ok', 'unusable', 'ambiguous') THEN 1 ELSE 0 END) AS executions,
+  sum(worked) AS executions,
   sum(coalesce(tokens_in, 0)) AS tokens_in,
   sum(coalesce(tokens_out, 0)) AS tokens_out,
-  sum(CASE WHEN outcome IN ('ok', 'unusable', 'ambiguous') AND (tokens_in IS NULL OR tokens_out IS NULL)
-    THEN 1 ELSE 0 END) AS untold,
+  sum(CASE WHEN tokens_in IS NULL OR tokens_out IS NULL THEN worked ELSE 0 END) AS untold,
   sum(CASE WHEN cost_is_estimate = 0 THEN coalesce(cost, 0) ELSE 0 END) AS billed,
   sum(CASE WHEN cost IS NOT NULL AND cost_is_estimate = 1 THEN 1 ELSE 0 END) AS estimates,
   sum(CASE WHEN cost_is_estimate = 1 THEN coalesce(cost, 0) ELSE 0 END) AS estimated,
-  sum(CASE WHEN cost IS NULL AND (outcome IN ('ok', 'unusable', 'ambiguous')
-    OR outcome IS NOT NULL AND coalesce(tokens_in, 0) + coalesce(tokens_out, 0) > 0) THEN 1 ELSE 0 END) AS unpriced,
+  sum(CASE WHEN cost IS NULL
+    AND (worked = 1 OR outcome IS NOT NULL AND coalesce(tokens_in, 0) + coalesce(tokens_out, 0) > 0)
+    THEN 1 ELSE 0 END) AS unpriced,
   sum(CASE WHEN outcome = 'ok' AND resolution IS NOT NULL THEN 1 ELSE 0 END) AS late,
   sum(CASE WHEN outcome = 'ok' AND hold_until_ms IS NOT NULL AND ended_ms > hold_until_ms THEN 1 ELSE 0 END)
     AS late_after_hold,
   sum(CASE WHEN outcome = 'ok' AND artifact_id IS NULL THEN 1 ELSE 0 END) AS lost,
-  sum(CASE WHEN (outcome = 'ok' AND artifact_id IS NULL OR outcome = 'ambiguous' AND resolution IN ('pin', 'same'))
-    AND cost > 0 THEN 1 ELSE 0 END) AS again,
-  sum(CASE WHEN outcome = 'ok' AND artifact_id IS NULL OR outcome = 'ambiguous' AND resolution IN ('pin', 'same')
-    THEN coalesce(cost, 0) ELSE 0 END) AS again_cost,
-  sum(CASE WHEN (outcome = 'ok' AND artifact_id IS NULL OR outcome = 'ambiguous' AND resolution IN ('pin', 'same'))
-    AND cost IS NULL THEN 1 ELSE 0 END) AS again_unpriced
-FROM attempt WHERE lane = :lane
+  sum(CASE WHEN cost > 0 THEN again ELSE 0 END) AS again,
+  sum(again * coalesce(cost, 0)) AS again_cost,
+  sum(CASE WHEN cost IS NULL THEN again ELSE 0 END) AS again_unpriced
+FROM (
+  SELECT attempt.*,
+    CASE WHEN outcome IN ('ok', 'unusable', 'ambiguous') THEN 1 ELSE 0 END AS worked,
+    CASE WHEN outcome = 'ok' AND artifact_id IS NULL OR outcome = 'ambiguous' AND resolution IN ('pin', 'same')
+      THEN 1 ELSE 0 END AS again
+  FROM attempt WHERE lane = :lane
+) named
 
 -- name: report_durations
 -- Nearest rank among the newest good answers of a lane, so that no more than so many are sorted.
@@ -630,7 +633,7 @@ JOIN job j ON j.id = r.job_id JOIN artifact a ON a.id = j.artifact_id JOIN attem
 WHERE r.disposition = :disposition AND r.withdrawn_ms IS NULL
 
 -- name: report_rollup
--- The third seed's first query. As it was printed it sums booleans, which only SQLite does (tests run it beside this).
+-- The first query of Stop Lane Thrash. As it was printed it sums booleans, which only SQLite does (tests run it beside this).
 SELECT count(*) AS jobs,
   round(sum(tokens) * 1.0 / nullif(sum(artifacts), 0), 1) AS tokens_per_artifact,
   round(sum(CASE WHEN free_attempts > 0 AND paid_attempts > 0 THEN 1 ELSE 0 END) * 1.0
@@ -638,6 +641,6 @@ SELECT count(*) AS jobs,
 FROM job_rollup
 
 -- name: report_rollup_duplicates
--- The third seed's second query.
+-- The second query of Stop Lane Thrash.
 SELECT idem_key, count(DISTINCT artifact_id) AS n FROM job_attempt WHERE artifact_id IS NOT NULL
 GROUP BY idem_key HAVING count(DISTINCT artifact_id) > 1 ORDER BY idem_key LIMIT :limit

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from millpond.rules.job import Attempt
 
 HEADING = ("seq", "job", "lane", "outcome", "code", "started", "took", "tokens", "cost", "answers")
-MAY_COST = (None, "ok", "unusable", "ambiguous")
-"""Outcomes after which something is owed: where tokens and cost are not known then, they are unknown, not none."""
 
 
 @click.command()
@@ -48,10 +46,11 @@ def ledger(given: Given, job_id: int | None, limit: int) -> None:
 
 
 def _row(one: Attempt, now_ms: int) -> tuple[str, ...]:
-    from millpond.report.summary import usd
+    from millpond.report.words import number, usd
+    from millpond.rules.outcome import MAY_BE_BILLED
     from millpond.rules.times import show_ms, took_words
 
-    owed = one.outcome in MAY_COST
+    owed = one.outcome is None or one.outcome in MAY_BE_BILLED
     outcome = f"{one.outcome or 'open'}" + (f"/{one.resolution}" if one.resolution else "")
     took = took_words((one.ended_ms if one.ended_ms is not None else now_ms) - one.started_ms)
     cost = usd(one.cost) + (" at most" if one.cost_is_estimate else "")
@@ -63,7 +62,7 @@ def _row(one: Attempt, now_ms: int) -> tuple[str, ...]:
         terminal.short(one.code, 40) if one.code and one.code != one.outcome else "-",
         show_ms(one.started_ms),
         f"{took} so far" if one.outcome is None else took,
-        f"{_number(one.tokens_in)} + {_number(one.tokens_out)}" if _has_tokens(one) else "unknown" if owed else "-",
+        f"{number(one.tokens_in)} + {number(one.tokens_out)}" if _has_tokens(one) else "unknown" if owed else "-",
         cost if owed or one.cost is not None else "-",
         "yes" if one.artifact_id is not None else "-",
     )
@@ -71,7 +70,3 @@ def _row(one: Attempt, now_ms: int) -> tuple[str, ...]:
 
 def _has_tokens(one: Attempt) -> bool:
     return one.tokens_in is not None or one.tokens_out is not None
-
-
-def _number(n: int | None) -> str:
-    return "unknown" if n is None else f"{n:,}"

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.faces.cli import terminal
-from millpond.report.summary import usd
+from millpond.report.words import usd
+from millpond.rules.lifecycle import pending
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -98,7 +99,7 @@ class Progress:
         assert self._drainer is not None
         tab, counts = self._drainer.tab, self._queue.counts()
         settled = _settled(counts) - self._settled_before
-        total = settled + sum(counts[state] for state in ("waiting", "ready", "leased", "offloaded"))
+        total = settled + pending(counts)
         elapsed_s = int(time.monotonic() - self._began_s)
         clock = f"{elapsed_s // 3600:02}:{elapsed_s // 60 % 60:02}:{elapsed_s % 60:02}"
         bar = Table.grid(padding=(0, 1), expand=True)

@@ -14,6 +14,8 @@ from millpond.faces.cli import terminal
 from millpond.faces.cli.completion import submission_names
 from millpond.faces.cli.given import Given, pass_given, shared
 from millpond.faces.cli.output import is_file, to, whole
+from millpond.report.words import counted
+from millpond.rules import lifecycle
 from millpond.rules.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,12 +75,11 @@ def results(
         with to(output, "b" if kind == "parquet" else "t") as file:
             n = _write(kind, queue, found, file)
         if is_file(output):
-            terminal.warn(f"wrote {_counted(n, 'result')} to {output}")
+            terminal.warn(f"wrote {counted(n, 'result')} to {output}")
             if lacks := _lacks(queue, submission, failed=failed, is_since=since is not None):
                 terminal.warn(f"not in it: {', '.join(lacks)}")
         if n == 0:
-            left = queue.counts()
-            pending = sum(left[state] for state in ("waiting", "ready", "leased", "offloaded"))
+            pending = lifecycle.pending(queue.counts())
             hint = f"; {pending:,} jobs are pending: {given.command('drain')}" if pending else ""
             terminal.warn(f"no results{hint}")
 
@@ -126,18 +127,14 @@ def _write_batch(
             elif not is_error and not failed:
                 out.write(terminal.as_json(line) + "\n")
     if is_file(output):
-        written = _counted(refusals, "error") if failed else _counted(answers, "result")
+        written = counted(refusals, "error") if failed else counted(answers, "result")
         terminal.warn(f"wrote {written} to {output}")
     if errors is not None:
-        terminal.warn(f"wrote {_counted(refusals, 'error')} to {errors}")
+        terminal.warn(f"wrote {counted(refusals, 'error')} to {errors}")
     elif refusals and not failed:
         terminal.warn(f"{refusals:,} failed or cancelled, and are left out; --errors FILE writes them")
     if pending := asked.requests - answers - refusals:
-        terminal.warn(f"{_counted(pending, 'request')} pending, in neither file: {given.command('drain')}")
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"{n:,} {noun if n == 1 else noun + 's'}"
+        terminal.warn(f"{counted(pending, 'request')} pending, in neither file: {given.command('drain')}")
 
 
 def _format_of(output: Path | None) -> str:
@@ -152,7 +149,7 @@ def _lacks(queue: Queue, which: str | None, *, failed: bool, is_since: bool) -> 
     """What was asked for and is not in the file, and how to get it: requests of a submission, else jobs."""
     if which is None:
         counts = queue.counts()
-        pending = sum(counts[state] for state in ("waiting", "ready", "leased", "offloaded"))
+        pending = lifecycle.pending(counts)
     else:
         one = queue.submission(which)
         counts, pending = {"done": one.done, "failed": one.failed, "cancelled": one.cancelled}, one.pending

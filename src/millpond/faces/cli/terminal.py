@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 import click
 
+from millpond.report.words import columns
 from millpond.rules.redaction import MIN_SECRET_CHARS, REDACTED, redact
 
 _secrets: set[str] = set()
@@ -101,11 +102,7 @@ def is_terminal(stream: TextIO | None = None) -> bool:
 
 def table(rows: Iterable[Iterable[str]], *, gap: str = "  ") -> str:
     """Rows of plain cells as columns; the first row is the heading."""
-    cells = [[plain(cell) for cell in row] for row in rows]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
-    return "\n".join(
-        gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
-    )
+    return "\n".join(columns(([plain(cell) for cell in row] for row in rows), gap=gap))
 
 
 def _escaped(character: str) -> str:
