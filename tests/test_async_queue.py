@@ -22,7 +22,7 @@ from millpond.rules.price import FREE
 from millpond.store.store import PAGE_ROWS
 from millpond.testing import Held, ScriptedLane
 
-NOT_AWAITED = {"at", "ending_of", "enqueue_stream", "first_lane", "registry"}
+NOT_AWAITED = {"at", "dry_run", "ending_of", "enqueue_stream", "first_lane", "registry"}
 """What the command line and AsyncQueue itself use of Queue."""
 
 OF_THE_LOOP = {"on_thread"}

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from millpond.async_queue import AsyncQueue
     from millpond.batchfile import batch_lines
     from millpond.queue import Queue
+    from millpond.report.estimate import Estimate
     from millpond.report.report import Report
     from millpond.report.status import Status
     from millpond.report.summary import Summary
@@ -57,6 +58,7 @@ __all__ = [
     "Attempt",
     "BudgetClosed",
     "BulkReport",
+    "Estimate",
     "Event",
     "Image",
     "Job",
@@ -96,6 +98,7 @@ _ROOMS = {
     "millpond.async_queue": "AsyncQueue",
     "millpond.batchfile": "batch_lines",
     "millpond.queue": "Queue",
+    "millpond.report.estimate": "Estimate",
     "millpond.report.report": "Report",
     "millpond.report.status": "Status",
     "millpond.report.summary": "Summary",

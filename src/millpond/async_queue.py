@@ -155,6 +155,7 @@ class AsyncQueue:
 
     enqueue = _awaited(Queue.enqueue)
     enqueue_many = _awaited(Queue.enqueue_many)
+    estimate = _awaited(Queue.estimate)
 
     job = _awaited(Queue.job)
     jobs = _awaited(Queue.jobs)

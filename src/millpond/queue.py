@@ -24,6 +24,8 @@ from millpond.lanes.given import Lanes, choose_lanes
 from millpond.lanes.imported import load_target
 from millpond.paged import Paged, as_they_come, by_pages, events_since
 from millpond.report import explain, report, status
+from millpond.report.dry_run import DryRun
+from millpond.report.estimate import Estimate
 from millpond.report.report import Report
 from millpond.report.status import Status
 from millpond.report.summary import Summary
@@ -124,7 +126,8 @@ class Queue:
             raise UsageError(f"queue {settings.queue!r}: PostgreSQL comes with a later version; wanted a path")
         policy = policy if policy is not None else settings.policy
         policy.check()
-        make_home(settings.home)
+        if not settings.queue.is_file():  # a home beside a queue elsewhere is made with the queue, not by a look at it
+            make_home(settings.home)
         named = partial(load_target, settings.commands, "commands") if settings.commands else None
         doorbell = Doorbell()
         database = open_sqlite(settings.queue, durable=policy.durable, on_commit=doorbell.ring)
@@ -224,11 +227,8 @@ class Queue:
         """
         if on_done is not None:
             raise UsageError("on_done: completion hooks come with a later version; leave it out")
-        common = _defaults(defaults)
         submission = short_name(submission, "submission")
-        asked = (self._take(work, at, common) for at, work in enumerate(works))
-        if each:
-            asked = each_samples(asked)
+        asked = self._take_all(works, each, defaults)
         max_age = self.policy.artifact_max_age_ms
         if strict:
             return self.store.enqueue_all(list(asked), name=submission, source=source, max_age_ms=max_age)
@@ -259,6 +259,26 @@ class Queue:
                 yield from flush()
         if chunk:
             yield from flush()
+
+    def estimate(self, works: Iterable[Askable], *, each: bool = False, **defaults: Any) -> Estimate:
+        """What `enqueue_many` would do with these works now, and what the new jobs would cost. Nothing is taken in.
+
+        Memory is bounded, however many works there are. Raises what `enqueue_many` would.
+        """
+        with self.dry_run() as dry_run:
+            for answer in dry_run.answers(self._take_all(works, each, defaults)):
+                if isinstance(answer, KeyConflict):
+                    raise answer
+            return dry_run.estimate()
+
+    def dry_run(self) -> DryRun:
+        """A look at streams of requests of which none is taken in; to be closed. For files of any size."""
+        return DryRun(self.store, self.policy)
+
+    def _take_all(self, works: Iterable[Any], each: bool, defaults: Mapping[str, Any]) -> Iterator[Asked]:
+        common = _defaults(defaults)
+        asked = (self._take(work, at, common) for at, work in enumerate(works))
+        return each_samples(asked) if each else asked
 
     def _take(self, work: Any, position: int, defaults: Defaults) -> Asked:
         if defaults.lane:

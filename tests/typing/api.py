@@ -17,6 +17,7 @@ from millpond import (
     Attempt,
     BudgetClosed,
     BulkReport,
+    Estimate,
     Event,
     Image,
     Job,
@@ -130,6 +131,11 @@ def door(queue: Queue, policy: Policy) -> None:
     queue.enqueue(Request("a request"))
     queue.enqueue(Greet(name="Ada"))
     assert_type(queue.enqueue_many(["one", Prompt("two"), {"task": "three"}], submission="s", each=True), list[Receipt])
+    found = queue.estimate(["one", Prompt("two"), {"task": "three"}], each=True, label="birds")
+    assert_type(found, Estimate)
+    assert_type(found.in_words(), str)
+    assert_type(found.worst_usd, Decimal | None)
+    assert_type(found.lanes[0].tokens_in.expected, int | None)
     assert_type(batch_lines(queue, 1), Iterator[dict[str, Any]])
     rows = read("animals.csv", format="csv", map={"custom_id": "id"}, task="…", system=None, schema={}, params={})
     assert_type(rows, Iterator[Request])
@@ -232,6 +238,7 @@ async def on_a_loop(policy: Policy) -> None:
         receipt = await pond.enqueue("Is a duck a bird?", priority=5, due="2h")
         assert_type(receipt, Receipt)
         assert_type(await pond.enqueue_many(["one", Prompt("two")], submission="s"), list[Receipt])
+        assert_type(await pond.estimate(["one", "two"]), Estimate)
         assert_type(await pond.job(1), Job)
         assert_type(await pond.counts(), dict[str, int])
         assert_type(await pond.result(receipt), Result | None)

@@ -19,15 +19,15 @@ from urllib.parse import quote
 import httpx2
 
 from millpond.lanes.answer import read_answer
-from millpond.lanes.completion import CHARS_PER_TOKEN, Completion, Fault, parse, read_fault
+from millpond.lanes.completion import Completion, Fault, parse, read_fault
 from millpond.lanes.fit import cannot, content_parts, refusal
 from millpond.lanes.lane import Call
 from millpond.lanes.wire import Exchange, open_client, post
 from millpond.rules.errors import SettingsError
-from millpond.rules.estimate import model_of
+from millpond.rules.estimate import MOST_CHARS_PER_TOKEN
 from millpond.rules.evidence import Evidence, Failure
 from millpond.rules.job import Image, Prompt, Reply
-from millpond.rules.policy import LanePolicy
+from millpond.rules.policy import OUTPUT_LIMITS, LanePolicy
 from millpond.rules.redaction import clean
 from millpond.rules.schema import is_strict
 
@@ -36,9 +36,6 @@ SECRET_HEADERS = ("authorization", "api-key", "x-api-key", "cookie")
 
 _OWN_FIELDS = frozenset({"model", "messages", "stream"})
 """Names that no params may set: the prompt and the lane say them elsewhere."""
-
-_OUTPUT_CAPS = ("max_completion_tokens", "max_tokens")
-"""The two names of the cap on output: OpenAI's reasoning models refuse the second, most local servers know only it."""
 
 
 class CannotAsk(Exception):
@@ -75,9 +72,9 @@ class ChatLane:
             body = _encoded(request_body(self.policy, call.work))
         except CannotAsk as refused:
             return refused.evidence
-        # With 16 characters a token no honest answer reaches this; one that never stops does (O20).
+        # No answer in ordinary text reaches this; one that never stops does (O20).
         cap = self.policy.max_output_tokens
-        completion = Completion(max_chars=cap * CHARS_PER_TOKEN if cap else None)
+        completion = Completion(max_chars=cap * MOST_CHARS_PER_TOKEN if cap else None)
         exchange = await post(
             self._open(),
             self._url,
@@ -126,7 +123,7 @@ def request_body(policy: LanePolicy, prompt: Prompt) -> dict[str, Any]:
         raise CannotAsk(cannot("permanent", "bad_params", words))
     if refused := refusal(policy, prompt):
         raise CannotAsk(refused)
-    if model := model_of(prompt, policy):
+    if model := policy.model_for(prompt):
         body["model"] = model
     body["messages"] = _messages(prompt)
     _cap_output(body, policy)
@@ -178,8 +175,8 @@ def _cap_output(body: dict[str, Any], policy: LanePolicy) -> None:
     if cap is None:
         return
     host = httpx2.URL(policy.base_url).host
-    own = _OUTPUT_CAPS[0] if host.endswith((".openai.com", ".openai.azure.com")) else _OUTPUT_CAPS[1]
-    for name in [name for name in _OUTPUT_CAPS if body.get(name) is not None] or [own]:
+    own = OUTPUT_LIMITS[0] if host.endswith((".openai.com", ".openai.azure.com")) else OUTPUT_LIMITS[1]
+    for name in [name for name in OUTPUT_LIMITS if body.get(name) is not None] or [own]:
         asked = body.get(name)
         body[name] = min(asked, cap) if isinstance(asked, int) and asked > 0 else cap
 

@@ -18,7 +18,7 @@ from millpond.lanes.handler import ran_out, returned
 from millpond.lanes.lane import Call
 from millpond.rules.errors import SettingsError
 from millpond.rules.evidence import Evidence
-from millpond.rules.job import Command, Prompt, Work
+from millpond.rules.job import Command, Work
 from millpond.rules.policy import LanePolicy
 from millpond.rules.redaction import KEPT_CHARS, redact
 
@@ -107,10 +107,7 @@ class CommandLane:
         return Evidence(failure="exit_status", message=words)
 
     def _variables(self, call: Call) -> dict[str, str]:
-        model = self.policy.model
-        if isinstance(call.work, Prompt) and call.work.model is not None:
-            model = call.work.model
-        model = self.policy.models.get(model, model)
+        model = self.policy.model_for(call.work)
         return {
             "MILLPOND_IDEMPOTENCY_KEY": call.idempotency_key,
             "MILLPOND_ATTEMPT_NO": str(call.attempt_no),

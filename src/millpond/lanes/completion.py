@@ -22,9 +22,6 @@ Json = Mapping[str, Any]
 
 _FRAME = ("created", "service_tier", "system_fingerprint")
 
-CHARS_PER_TOKEN = 16
-"""No model's tokens are longer on average; a stream that passes max_output_tokens times this never stops (O20)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Fault:

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Literal
 
 from millpond.rules.errors import SettingsError, UnknownLane
-from millpond.rules.job import Outcome, ServiceClass
+from millpond.rules.job import Outcome, Prompt, ServiceClass
 from millpond.rules.price import UNKNOWN_PRICE, PriceRule
 
 AfterHold = Literal["pin", "same", "ask", "fail"]
@@ -18,6 +18,10 @@ Idempotency = Literal["none", "reject", "replay"]
 Recall = Literal["none", "store", "background"]
 Spill = Literal["never", "when_late"] | int
 """Crossing to a dearer lane for want of room: never, when its due time would be missed, or after so many ms."""
+
+OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens")
+"""The two names of a limit of output in params: OpenAI's reasoning models refuse the second, most local servers know
+only it."""
 
 FREE_FIRST_BYTE_MS = 300_000
 """First byte deadline of lanes priced 0: local models load and queue (DESIGN §6, O20)."""
@@ -127,6 +131,23 @@ class LanePolicy:
         if self.kind in ("callable", "python") and not self.model and not self.models:
             return True
         return model == self.model or model in self.models or model in self.models.values()
+
+    def model_for(self, work: object) -> str:
+        """The model as the provider knows it: the one the caller named, through the aliases, else the lane's own."""
+        model = work.model if isinstance(work, Prompt) and work.model is not None else self.model
+        return self.models.get(model, model)
+
+    def output_limit(self, work: object) -> int | None:
+        """The most tokens that one answer may have: the prompt's own limit, held under the lane's; None without one.
+
+        A lane that runs code is bound by its own limit alone: nobody makes a function heed a parameter.
+        """
+        asked = {**self.params, **work.params} if isinstance(work, Prompt) and not self.runs_code else {}
+        limits = [limit for name in OUTPUT_LIMITS if type(limit := asked.get(name)) is int and limit > 0]
+        own = max(limits, default=None)  # of two names a server may read either
+        if own is None or self.max_output_tokens is None:
+            return own or self.max_output_tokens
+        return min(own, self.max_output_tokens)
 
 
 @dataclass(frozen=True, slots=True)

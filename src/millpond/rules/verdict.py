@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
 
 from millpond.rules.admission import closing
 from millpond.rules.effects import ACCEPT, UNROUTED, Ending, Heard, Then
-from millpond.rules.estimate import model_of, output_limit, tokens_in
+from millpond.rules.estimate import tokens_in
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Outcome, Usage
-from millpond.rules.outcome import Classified, classify
+from millpond.rules.outcome import WORKED, Classified, classify
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.price import Cost, cost, worst_case
 from millpond.rules.router import NOT_COUNTED, OUR_END, Exhausted, Step, Tried, backoff_ms, next_lane
-
-WORKED: frozenset[Outcome] = frozenset({"ok", "unusable"})
-"""Outcomes whose call is billed by its usage."""
 
 
 def end(heard: Heard, lane: LanePolicy, policy: Policy) -> Ending:
@@ -93,16 +89,16 @@ def bill(outcome: Outcome, evidence: Evidence, lane: LanePolicy, now_ms: int) ->
     return cost(usage, lane.price, model=model, base_url=lane.base_url, when_ms=now_ms)
 
 
-def worst_bill(work: Any, lane: LanePolicy, now_ms: int) -> Cost | None:
+def worst_bill(work: object, lane: LanePolicy, now_ms: int) -> Cost | None:
     """The most that a call whose end is unknown can have cost; None where price or output is unbounded.
 
     The same bounds as an estimate's worst, for one call.
     """
     return worst_case(
         tokens_in(work).worst,
-        output_limit(work, lane),
+        lane.output_limit(work),
         lane.price,
-        model=model_of(work, lane) or None,
+        model=lane.model_for(work) or None,
         base_url=lane.base_url,
         when_ms=now_ms,
     )

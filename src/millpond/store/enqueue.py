@@ -145,19 +145,19 @@ def enqueue(
     return _insert_requests(tx, plan, submission_id, now_ms)
 
 
-def foresee(
-    tx: Transaction | None,
+def would_enqueue(
+    tx: Transaction,
     asked: Sequence[Asked],
     before: Mapping[str, str],
     *,
     now_ms: int,
     max_age_ms: int | None = None,
 ) -> list[Disposition | KeyConflict]:
-    """What `enqueue` would answer now, and write nothing. `tx` None: there is no queue yet.
+    """What `enqueue` would answer now, and write nothing.
 
     `before`: keys for which earlier requests of the same look would have made a job, with their fingerprints.
     """
-    keys = {one.idempotency_key: _Key() for one in asked} if tx is None else _look_up(tx, asked, now_ms)
+    keys = _look_up(tx, asked, now_ms)
     answers: list[Disposition | KeyConflict] = []
     for one in asked:
         key = keys[one.idempotency_key]

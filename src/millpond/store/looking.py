@@ -12,6 +12,7 @@ from millpond.rules.filters import Term
 from millpond.rules.job import Disposition, Error, Event, Job, Reply, Result, State, Submission
 from millpond.rules.lifecycle import LIVE, STATES
 from millpond.rules.price import from_micro
+from millpond.rules.total import Measured
 from millpond.store.bodies import contains, load_reply
 from millpond.store.moves import FAR_FUTURE_MS
 
@@ -184,17 +185,6 @@ def answered(row: Any) -> Answered:
         lane=row.lane,
         model=row.model,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """How long answers were, of one lane, route (intent or command type) and label: calls, and all their tokens."""
-
-    lane: str
-    route: str
-    label: str | None
-    calls: int
-    tokens_out: int
 
 
 def measured_answers(tx: Transaction, limit: int) -> list[Measured]:

@@ -19,10 +19,11 @@ from millpond.rules.filters import Term
 from millpond.rules.job import Artifact, Attempt, Disposition, Event, Job, Lease, OwnerRow, Receipt, Result, Submission
 from millpond.rules.price import Cost
 from millpond.rules.router import Past
+from millpond.rules.total import Measured
 from millpond.store import lanes, ledger, looking, persons, picking, settle
 from millpond.store import lease as leasing
 from millpond.store import reclaim as owners
-from millpond.store.enqueue import CHUNK_REQUESTS, Asked, enqueue, foresee, open_submission
+from millpond.store.enqueue import CHUNK_REQUESTS, Asked, enqueue, open_submission, would_enqueue
 from millpond.store.lanes import LaneRow
 from millpond.store.moves import Fence
 from millpond.store.reclaim import Reclaimed
@@ -110,11 +111,13 @@ class Store:
 
         return self.db.write(whole)
 
-    def foresee(
+    def would_enqueue(
         self, asked: Sequence[Asked], before: Mapping[str, str], *, max_age_ms: int | None = None
     ) -> list[Disposition | KeyConflict]:
-        """What `enqueue` would answer to one chunk of requests now; nothing is written. See `enqueue.foresee`."""
-        return self.db.read(partial(foresee, asked=asked, before=before, now_ms=self.now_ms(), max_age_ms=max_age_ms))
+        """What `enqueue` would answer to one chunk of requests now; nothing is written. See `enqueue.would_enqueue`."""
+        return self.db.read(
+            partial(would_enqueue, asked=asked, before=before, now_ms=self.now_ms(), max_age_ms=max_age_ms)
+        )
 
     # --- the journey ------------------------------------------------------------------------------------------------
 
@@ -399,7 +402,7 @@ class Store:
             yield from ledger.attempts(rows)
             after = rows[-1].seq
 
-    def measured_answers(self, limit: int) -> list[looking.Measured]:
+    def measured_answers(self, limit: int) -> list[Measured]:
         """How long good answers were, among the newest attempts: no more of them than the limit are read."""
         return self.db.read(partial(looking.measured_answers, limit=limit))
 

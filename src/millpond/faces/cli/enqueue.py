@@ -114,12 +114,11 @@ def enqueue(
     sources = sources_of(files, read, is_single=key is not None)
     rows_of = partial(Rows, defaults=defaults, each=each)
     if dry_run:
-        from millpond.faces.cli.foretell import foretell
+        from millpond.faces.cli.dry_run import estimate, queue_as_it_is
 
-        with foretell(given, strict=strict) as foresight:
-            for source in sources:
-                foresight.look(rows_of(source, foresight.take))
-            ctx.exit(foresight.tell())
+        with queue_as_it_is(given) as queue:
+            take = _taking(queue)
+            ctx.exit(estimate(queue, given, (rows_of(source, take) for source in sources), strict=strict))
     with given.open() as queue:
         take = _taking(queue)
         code = 0

@@ -1,4 +1,4 @@
-"""`enqueue --dry-run`: what it foretells is what happens, and nothing is made or taken in."""
+"""`enqueue --dry-run`: what it says is what happens, and nothing is made or taken in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from millpond import Queue
 from millpond.faces.cli import cli
-from millpond.report import estimate
+from millpond.report import dry_run
 
 COUNTS = ("new", "joined", "reused", "refused")
 STATED = {"input_usd_per_mtok": 2.0, "output_usd_per_mtok": 10.0}
@@ -31,7 +31,7 @@ def lane(**more: Any) -> dict[str, Any]:
     return {"kind": "chat", "base_url": "http://127.0.0.1:9/v1", "model": "m", **more}
 
 
-def foretold(mill: Mill, *words: str, code: int = 0) -> dict[str, Any]:
+def told_of(mill: Mill, *words: str, code: int = 0) -> dict[str, Any]:
     """What the dry run says, in JSON."""
     return json.loads(mill.run("enqueue", *words, "--dry-run", "--json", code=code).stdout)
 
@@ -39,7 +39,12 @@ def foretold(mill: Mill, *words: str, code: int = 0) -> dict[str, Any]:
 # --- nothing is made or taken in -------------------------------------------------------------------------------------
 
 
-def test_it_works_where_there_is_no_queue_and_makes_none(mill: Mill) -> None:
+def test_it_works_where_there_is_no_queue_and_makes_none(
+    mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aside = tmp_path / "temporary files"
+    aside.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(aside))
     mill.settings(lanes={"free": lane(price=0)})
     mill.file("asked.txt", "a\nb\na\n")
     told = mill.run("enqueue", "asked.txt", "--dry-run")
@@ -48,7 +53,8 @@ def test_it_works_where_there_is_no_queue_and_makes_none(mill: Mill) -> None:
         "lane  calls  first  tokens in  tokens out  low    expected  worst",
         "free  2      2      ~2         unknown     $0.00  $0.00     $0.00",
     ]
-    assert sorted(os.listdir(mill.folder)) == ["asked.txt", "millpond.yaml"]
+    assert sorted(set(os.listdir(mill.folder)) - {aside.name}) == ["asked.txt", "millpond.yaml"]
+    assert os.listdir(aside) == []
 
 
 def test_a_queue_beside_no_home_is_looked_at_without_making_one(mill: Mill) -> None:
@@ -56,7 +62,8 @@ def test_a_queue_beside_no_home_is_looked_at_without_making_one(mill: Mill) -> N
     mill.file("asked.txt", "a\nb\n")
     elsewhere = str(mill.folder / "elsewhere" / "queue.db")
     mill.run("--home", "made", "--queue", elsewhere, "enqueue", "asked.txt")
-    assert foretold(mill, "--queue", elsewhere, "asked.txt")["joined"] == 2
+    assert told_of(mill, "--queue", elsewhere, "asked.txt")["joined"] == 2
+    assert "ready 2" in mill.run("--queue", elsewhere, "status").stdout  # nor does any other look
     assert not mill.home.exists()
 
 
@@ -65,11 +72,11 @@ def test_a_queue_is_left_as_it_was(mill: Mill) -> None:
     mill.run("enqueue", "asked.txt")
     before = mill.run("--json", "submissions").stdout, mill.run("--json", "jobs").stdout
     mill.file("more.txt", "b\nc\n")
-    assert [foretold(mill, "more.txt", "--fresh")[name] for name in COUNTS] == [1, 1, 0, 0]
+    assert [told_of(mill, "more.txt", "--fresh")[name] for name in COUNTS] == [1, 1, 0, 0]
     assert (mill.run("--json", "submissions").stdout, mill.run("--json", "jobs").stdout) == before
 
 
-# --- what it foretells is what happens -------------------------------------------------------------------------------
+# --- what it says is what happens ------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -110,7 +117,7 @@ def test_the_counts_are_those_of_the_real_enqueue(
     if "--separate" in options or "--sample" in options:  # neither goes with a key of one's own
         answered, waiting, asked = ([{**row, "key": None} for row in one] for one in (answered, waiting, asked))
     chunk = pytest.MonkeyPatch()
-    chunk.setattr(estimate, "CHUNK_REQUESTS", 3)  # so that repeats stand in other chunks, too
+    chunk.setattr(dry_run, "CHUNK_REQUESTS", 3)  # so that repeats stand in other chunks, too
     with chunk.context(), folder_of_its_own():
         for name, some in (("answered", answered), ("waiting", waiting), ("asked", asked)):
             lines = [json.dumps({field: value for field, value in row.items() if value}) for row in some]
@@ -137,7 +144,7 @@ def test_the_counts_are_those_of_the_real_enqueue(
 def test_repeats_past_a_chunk_and_past_a_file_are_joined(mill: Mill) -> None:
     mill.file("one.txt", "".join(f"{n % 700}\n" for n in range(1_300)))
     mill.file("two.txt", "".join(f"{n}\n" for n in range(650, 750)))
-    told = foretold(mill, "one.txt", "two.txt")
+    told = told_of(mill, "one.txt", "two.txt")
     assert [told[name] for name in COUNTS] == [750, 650, 0, 0]
     mill.run("enqueue", "one.txt", "two.txt")
     receipts = [
@@ -179,7 +186,7 @@ def test_each_lane_that_may_serve_has_its_own_figures_and_unknown_stays_unknown(
         }
     )
     mill.file("asked.txt", f"{'x' * 400}\n{'y' * 400}\n")
-    told = foretold(mill, "asked.txt")
+    told = told_of(mill, "asked.txt")
     figures = {one["lane"]: (one["low_usd"], one["expected_usd"], one["worst_usd"]) for one in told["lanes"]}
     worst_tokens = told["lanes"][1]["tokens_in"]["worst"]
     assert told["lanes"][1]["tokens_in"] == {"low": 50, "expected": 200, "worst": worst_tokens}
@@ -202,9 +209,9 @@ def test_each_lane_that_may_serve_has_its_own_figures_and_unknown_stays_unknown(
 def test_all_lanes_together_are_the_cheapest_the_first_and_every_one(mill: Mill) -> None:
     mill.settings(lanes={"dear": lane(price=0.5, max_attempts=1), "cheap": lane(price=0.1, max_attempts=1)})
     mill.file("asked.txt", "a\n")
-    told = foretold(mill, "asked.txt")
+    told = told_of(mill, "asked.txt")
     assert [told[name] for name in ("low_usd", "expected_usd", "worst_usd")] == [0.1, 0.5, 1.2]
-    wished = foretold(mill, "asked.txt", "--lane", "cheap")
+    wished = told_of(mill, "asked.txt", "--lane", "cheap")
     assert [wished[name] for name in ("low_usd", "expected_usd", "worst_usd")] == [0.1, 0.1, 0.2]
     assert [(one["lane"], one["jobs"], one["first"]) for one in told["lanes"]] == [("dear", 1, 1), ("cheap", 1, 0)]
 
@@ -216,14 +223,14 @@ def test_what_is_joined_or_reused_costs_nothing(mill: Mill) -> None:
         queue.enqueue("a")
         queue.drain(lanes=lambda work, **_: "yes")
         queue.enqueue("b")
-    told = foretold(mill, "asked.txt")
+    told = told_of(mill, "asked.txt")
     assert [told[name] for name in (*COUNTS, "low_usd", "worst_usd", "lanes")] == [0, 1, 1, 0, 0, 0, []]
-    assert foretold(mill, "asked.txt", "--fresh")["low_usd"] == 0.5
+    assert told_of(mill, "asked.txt", "--fresh")["low_usd"] == 0.5
 
 
 def test_work_that_no_lane_may_serve_is_said_and_costs_nothing(mill: Mill) -> None:
     mill.settings(lanes={"paid": lane(price=0.5)})
     mill.file("asked.jsonl", '{"task": "a", "model": "another"}\n{"task": "b"}\n')
-    told = foretold(mill, "asked.jsonl")
+    told = told_of(mill, "asked.jsonl")
     assert (told["new"], told["unserved"], told["expected_usd"]) == (2, 1, 0.5)
     assert "no configured lane may serve 1 of them" in mill.run("enqueue", "asked.jsonl", "--dry-run").stdout
