@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from millpond import Policy, Queue, Reply, Summary
-from millpond.report.summary import usd
+from millpond.report.words import usd
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Usage
 from millpond.rules.policy import Backoff, LanePolicy
@@ -133,26 +134,29 @@ def test_a_refusal_that_says_what_it_used_is_unpriced_where_its_price_is_unknown
     assert (summary.failed, summary.spent_usd, summary.unpriced) == (1, 0, 1)
 
 
-def test_a_call_that_was_paid_again_and_brought_nothing_after_all_was_not_paid_twice(queue: Queue) -> None:
-    """The first lane's call is given up, the second answers; then the first is refused: nobody was paid for it."""
+@pytest.mark.parametrize(
+    ("late", "second", "let_go_after"),
+    [("retryable", "ok", "done"), ("ok", "permanent", "failed")],
+)
+def test_a_call_that_was_given_up_is_judged_by_what_it_brings(
+    queue: Queue, late: Any, second: Any, let_go_after: str
+) -> None:
+    """The first lane's call is given up, and the second asked. If that answers and the first is refused, nobody was
+    paid for it; if that refuses and the first answers, its reply is the one in force, though the job has failed."""
     queue.enqueue("a", service_class="realtime")
-    slow = lane(
-        BY_CALL, [Held("retryable")], soft_timeout_ms=1, hold_ms={"realtime": 1}, pin_on=frozenset({"ambiguous"})
-    )
-    second = lane(BY_CALL, name="second")
-    told: list[str] = []
+    slow = lane(BY_CALL, [Held(late)], soft_timeout_ms=1, hold_ms={"realtime": 1}, pin_on=frozenset({"ambiguous"}))
+    other = lane(BY_CALL, [second], name="second")
 
     def tell(happening: Any) -> None:
-        told.append(happening.kind)
-        if happening.kind == "done":
+        if happening.kind == let_go_after:
             slow.let_go()
 
-    import asyncio
-
-    policy = Policy({"paid": slow.policy, "second": second.policy}, idle_exit_ms=200)
-    with queue.draining(policy, lanes=[slow, second], tell=tell) as drainer:
+    policy = Policy({"paid": slow.policy, "second": other.policy}, idle_exit_ms=200)
+    with queue.draining(policy, lanes=[slow, other], tell=tell) as drainer:
         summary = asyncio.run(drainer.run())
-    assert (summary.done, summary.paid_twice, summary.paid_twice_usd) == (1, 0, 0)
+    assert (summary.done, summary.failed) == (int(second == "ok"), int(second != "ok"))
+    assert (summary.paid_twice, summary.paid_twice_usd) == (0, 0)
+    assert queue.report().paid_twice.calls == 0
 
 
 def test_tokens_that_nobody_told_are_not_taken_for_none(queue: Queue) -> None:

@@ -251,8 +251,10 @@ class _Flight:
         classified = ending.classified
         words = f"{ending.outcome}" + (f" ({classified.code})" if classified.code not in ("", ending.outcome) else "")
         self.ground.tell(Happening("ended", job_id, effect.lane, words))
+        if settled.accepted:
+            self.ground.tab.in_force(effect.uid)
         if settled.moved and ending.outcome == "ok":
-            self.ground.tab.answered(effect.uid, settled.requests, ending.cost)
+            self.ground.tab.answered(settled.requests, ending.cost)
             words = "answers 1 request" if settled.requests == 1 else f"answers {settled.requests} requests"
             self.ground.tell(Happening("done", settled.job_id, effect.lane, words))
         elif ending.outcome == "ok" and not settled.accepted:

@@ -11,8 +11,8 @@ from millpond.report.summary import LaneSummary, Reason, Summary
 from millpond.rules.admission import NOTHING_YET, InARow
 from millpond.rules.effects import Ending
 from millpond.rules.job import Usage
+from millpond.rules.outcome import MAY_BE_BILLED
 from millpond.rules.price import Cost
-from millpond.rules.verdict import WORKED
 
 
 @dataclass(slots=True)
@@ -71,8 +71,7 @@ class Tab:
         usage = ending.evidence.usage or (ending.evidence.reply.usage if ending.evidence.reply else Usage())
         tab.tokens_in += usage.tokens_in or 0
         tab.tokens_out += usage.tokens_out or 0
-        may_have_worked = ending.outcome in WORKED or ending.outcome == "ambiguous"
-        tab.untold += may_have_worked and None in (usage.tokens_in, usage.tokens_out)
+        tab.untold += ending.outcome in MAY_BE_BILLED and None in (usage.tokens_in, usage.tokens_out)
         if ending.cost is not None:
             tab.spent += ending.cost.usd
         else:  # a refusal without usage is priced 0, so whatever has no price here did work
@@ -80,13 +79,16 @@ class Tab:
         if ending.outcome not in ("ok", "ambiguous"):
             self.again.pop(uid, None)  # it brought nothing, so another call of its key had to be paid for anyway
 
-    def answered(self, uid: str, requests: int, cost: Cost | None) -> None:
-        """A job became done by this attempt; all its requests but the first were saved a call of their own."""
+    def answered(self, requests: int, cost: Cost | None) -> None:
+        """A job became done by a call of this cost; all its requests but the first were saved a call of their own."""
         self.done += 1
-        self.again.pop(uid, None)  # if it was taken for lost before, its reply came all the same
         self.saved += max(requests - 1, 0)
         if requests > 1 and self.saved_usd is not None:
             self.saved_usd = self.saved_usd + cost.usd * (requests - 1) if cost is not None else None
+
+    def in_force(self, uid: str) -> None:
+        """Its reply answers its key, though it may have been taken for lost, and whether or not a job waits for it."""
+        self.again.pop(uid, None)
 
     def paid_again(self, uid: str, cost: Cost | None) -> None:
         """A call beyond the one that answers may have been billed. One that surely cost nothing is not counted."""
