@@ -130,15 +130,17 @@ def test_the_counts_are_those_of_the_real_enqueue(
         dry = run("enqueue", "asked.jsonl", *options, "--dry-run", "--json")
         real = run("enqueue", "asked.jsonl", *options)
     chunk.undo()
+    assert dry.exit_code == real.exit_code
+    if real.exit_code == 2:  # a key of other work, which ends a strict run
+        assert dry.stderr.splitlines()[-1] == real.stderr.splitlines()[-1]
+        return
     told = json.loads(dry.stdout)
     said = re.search(r"^(\d+) new · (\d+) joined · (\d+) reused · (\d+) refused$", real.stderr, re.MULTILINE)
     assert said is not None, real.output
     assert [told[name] for name in COUNTS[:3]] == [int(n) for n in said.groups()[:3]]
-    assert (dry.exit_code == 0) == (real.exit_code == 0)
-    if "--strict" not in options:  # which ends at the first refusal, while the look names them all
-        assert told["refused"] == int(said[4])
-        refusals = [sorted(line for line in one.stderr.splitlines() if " line " in line) for one in (dry, real)]
-        assert refusals[0] == refusals[1]
+    assert told["refused"] == int(said[4])
+    refusals = [sorted(line for line in one.stderr.splitlines() if " line " in line) for one in (dry, real)]
+    assert refusals[0] == refusals[1]
 
 
 def test_repeats_past_a_chunk_and_past_a_file_are_joined(mill: Mill) -> None:
@@ -164,6 +166,25 @@ def test_refused_rows_are_named_and_strict_would_take_nothing(mill: Mill) -> Non
     strict = mill.run("enqueue", "asked.jsonl", "--dry-run", "--strict", code=1)
     assert strict.stdout == "would be: 0 new · 0 joined · 0 reused · 1 refused\n"
     assert "nothing would be taken in" in strict.stderr
+
+
+def test_a_file_that_strict_refuses_takes_no_other_with_it(mill: Mill) -> None:
+    mill.file("one.jsonl", '{"task": "a"}\n{"task": "b"}\n')
+    mill.file("two.jsonl", '{"task": "b"}\n{"task": "c"}\n{"tsk": "d"}\n')
+    mill.file("three.jsonl", '{"task": "b"}\n{"task": "c"}\n')
+    words = ["one.jsonl", "two.jsonl", "three.jsonl", "--strict"]
+    told = mill.run("enqueue", *words, "--dry-run", code=1)
+    assert told.stdout.startswith("would be: 3 new · 1 joined · 0 reused · 1 refused\n")
+    assert "millpond: two.jsonl: nothing would be taken in" in told.stderr
+    said = re.findall(r"(\d) new · (\d) joined", mill.run("enqueue", *words, code=1).stderr)
+    assert said == [("2", "0"), ("0", "0"), ("1", "1")]
+
+
+def test_a_key_of_other_work_ends_a_strict_dry_run_as_it_ends_the_real_one(mill: Mill) -> None:
+    mill.file("asked.jsonl", '{"task": "a", "key": "mine"}\n{"task": "b", "key": "mine"}\n')
+    dry = mill.run("enqueue", "asked.jsonl", "--strict", "--dry-run", code=2)
+    assert dry.stdout == ""
+    assert dry.stderr.splitlines()[-1] == mill.run("enqueue", "asked.jsonl", "--strict", code=2).stderr.splitlines()[-1]
 
 
 def test_standard_input_and_a_key_for_a_single_row(mill: Mill) -> None:

@@ -14,6 +14,7 @@ from millpond.engine.scribe import Scribe
 from millpond.engine.tab import Tab
 from millpond.lanes.lane import Call as LaneCall
 from millpond.lanes.lane import Lane
+from millpond.report.words import counted
 from millpond.rules import effects as steps
 from millpond.rules.admission import Admitted, NotNow, admit
 from millpond.rules.effects import Effect, Facts, Heard, Instead, Recorded, Silence
@@ -255,7 +256,7 @@ class _Flight:
             self.ground.tab.in_force(effect.uid)
         if settled.moved and ending.outcome == "ok":
             self.ground.tab.answered(settled.requests, ending.cost)
-            words = "answers 1 request" if settled.requests == 1 else f"answers {settled.requests} requests"
+            words = f"answers {counted(settled.requests, 'request')}"
             self.ground.tell(Happening("done", settled.job_id, effect.lane, words))
         elif ending.outcome == "ok" and not settled.accepted:
             self.ground.tab.paid_again(effect.uid, ending.cost)

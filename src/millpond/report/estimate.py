@@ -95,11 +95,6 @@ class Estimate:
             ),
         )
 
-    @classmethod
-    def of_nothing(cls, refused: int) -> Estimate:
-        """Of works of which none would be taken in, since so many were refused."""
-        return cls(0, 0, 0, refused, Decimal(0), Decimal(0), Decimal(0), 0, ())
-
     def in_words(self) -> str:
         """What would become of the works, the table by lane, and what to know of its figures."""
         kinds = [f"{getattr(self, name):,} {name}" for name in ("new", "joined", "reused", "refused")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING
 
 from millpond.faces.cli import terminal
 from millpond.faces.cli.given import Given
+from millpond.rules.errors import KeyConflict
 
 if TYPE_CHECKING:
     from millpond.faces.cli.rows import Rows
     from millpond.queue import Queue
+    from millpond.report.dry_run import DryRun
+    from millpond.rules.job import Disposition
+    from millpond.store.enqueue import Asked
 
 
 @contextmanager
@@ -35,23 +39,31 @@ def queue_as_it_is(given: Given) -> Generator[Queue]:
 def estimate(queue: Queue, given: Given, files: Iterable[Rows], *, strict: bool) -> int:
     """Say what would become of all files together, and return the exit code that taking them in would have.
 
-    Refused rows are said as they come.
+    Refused rows are said as they come. `strict`: a file with one of them counts for nothing; raises KeyConflict.
     """
-    from millpond.report.estimate import Estimate
-
     refused = 0
     with queue.dry_run() as dry_run:
         for rows in files:
-            for _ in rows.taken(dry_run.answers(rows.asked())):
+            asked = rows.asked()
+            for _ in rows.taken(_strictly(dry_run, rows, asked) if strict else dry_run.answers(asked)):
                 pass  # the dry run counts
             rows.tell_hidden()
+            if strict and rows.count.refused:
+                words = "nothing would be taken in, since --strict wants all rows or none"
+                terminal.warn(f"millpond: {rows.title}: {words}")
             refused += rows.count.refused
-        would_refuse_all = strict and refused > 0
-        found = Estimate.of_nothing(refused) if would_refuse_all else dry_run.estimate(refused)
+        found = dry_run.estimate(refused)
     if given.json:
         terminal.say_json(found, indent=2)
     else:
         terminal.say(found.in_words())
-    if would_refuse_all:
-        terminal.warn("millpond: nothing would be taken in, since --strict wants all rows or none")
     return 1 if refused else 0
+
+
+def _strictly(dry_run: DryRun, rows: Rows, asked: Iterable[Asked]) -> Iterator[Disposition]:
+    """The answers to a whole file; none where a row of it was refused."""
+    whole = list(asked)
+    for answer in dry_run.answers(() if rows.count.refused else whole):
+        if isinstance(answer, KeyConflict):
+            raise answer
+        yield answer
