@@ -272,7 +272,7 @@ class Queue:
             return dry_run.estimate()
 
     def dry_run(self) -> DryRun:
-        """A look at streams of requests of which none is taken in; to be closed. For files of any size."""
+        """What `estimate` goes by, for streams of requests; to be closed. For files of any size."""
         return DryRun(self.store, self.policy)
 
     def _take_all(self, works: Iterable[Any], each: bool, defaults: Mapping[str, Any]) -> Iterator[Asked]:

@@ -23,11 +23,11 @@ BY_TOKEN = PriceRule("stated", input_usd_per_mtok=Decimal(0), output_usd_per_mto
 POLICY = Policy({"free": LanePolicy("free", price=BY_TOKEN, max_output_tokens=1_000)})
 
 
-def look(scene: Scene, requests: Iterable[Asked], policy: Policy = POLICY) -> tuple[list[Any], Estimate]:
-    """The answers and the estimate that a look gives now."""
-    with DryRun(scene.store, policy) as dry_run:
-        answers = list(dry_run.answers(requests))
-        return answers, dry_run.estimate()
+def dry_run(scene: Scene, requests: Iterable[Asked], policy: Policy = POLICY) -> tuple[list[Any], Estimate]:
+    """The answers and the estimate of a dry run now."""
+    with DryRun(scene.store, policy) as run:
+        answers = list(run.answers(requests))
+        return answers, run.estimate()
 
 
 def answered(scene: Scene, key: str, tokens_out: int | None, **wishes: Any) -> None:
@@ -37,7 +37,7 @@ def answered(scene: Scene, key: str, tokens_out: int | None, **wishes: Any) -> N
 
 
 def expected_usd(scene: Scene, **wishes: Any) -> Decimal | None:
-    return look(scene, [asked("new", **wishes)])[1].expected_usd
+    return dry_run(scene, [asked("new", **wishes)])[1].expected_usd
 
 
 # --- what stands under a key -----------------------------------------------------------------------------------------
@@ -48,15 +48,15 @@ def test_a_stale_answer_is_asked_again_and_then_joined(scene: Scene) -> None:
     scene.clock.advance(2_000)
     answered(scene, "young", 5)
     policy = Policy(POLICY.lanes, artifact_max_age_ms=1_000)
-    answers, _ = look(scene, [asked("old"), asked("young"), asked("old")], policy)
+    answers, _ = dry_run(scene, [asked("old"), asked("young"), asked("old")], policy)
     assert answers == ["new", "reused", "joined"]
 
 
-def test_a_key_that_names_other_work_is_refused_also_by_work_of_the_same_look(scene: Scene) -> None:
+def test_a_key_that_names_other_work_is_refused_also_by_work_of_the_same_run(scene: Scene) -> None:
     scene.ask("mine", work="a")
     requests = [asked("mine", work="b"), asked("mine", work="a"), asked("yours", work="a"), asked("yours", work="b")]
     requests[3:3] = [asked(f"between-{n}") for n in range(600)]  # the last stands in another chunk
-    answers, found = look(scene, requests)
+    answers, found = dry_run(scene, requests)
     assert [type(one) is KeyConflict for one in answers] == [True, *[False] * 602, True]
     assert (found.new, found.joined) == (601, 1)
 
@@ -65,19 +65,19 @@ def test_a_key_that_is_held_gets_a_job_which_may_cost_a_call(scene: Scene) -> No
     lease, uid = scene.in_flight("held")
     scene.store.detach(uid, lease, 60_000)
     scene.store.cancel(lease.job_id, hold_ms=60_000)
-    assert look(scene, [asked("held")])[0] == ["new"]
+    assert dry_run(scene, [asked("held")])[0] == ["new"]
 
 
-def test_a_look_writes_nothing(scene: Scene) -> None:
+def test_a_dry_run_writes_nothing(scene: Scene) -> None:
     answered(scene, "old", 5)
     with scene.unchanged():
-        look(scene, [asked("old", fresh=True), asked("new"), asked("new")])
+        dry_run(scene, [asked("old", fresh=True), asked("new"), asked("new")])
 
 
 def test_a_fresh_answer_is_asked_for_once_in_many_chunks(scene: Scene) -> None:
     answered(scene, "old", 5)
     requests = [asked("old", fresh=True), *(asked(f"k{n}", fresh=True) for n in range(600)), asked("old", fresh=True)]
-    answers, _ = look(scene, requests)
+    answers, _ = dry_run(scene, requests)
     assert (answers[0], answers[-1]) == ("new", "joined")
 
 
@@ -87,7 +87,7 @@ def test_a_fresh_answer_is_asked_for_once_in_many_chunks(scene: Scene) -> None:
 def test_without_an_answer_in_the_ledger_nothing_is_expected(scene: Scene) -> None:
     scene.failed("refused")
     answered(scene, "untold", None)
-    [lane] = look(scene, [asked("new")])[1].lanes
+    [lane] = dry_run(scene, [asked("new")])[1].lanes
     assert (lane.expected_usd, lane.tokens_out.expected, lane.measured_calls) == (None, None, 0)
     assert lane.low_usd == 1
     assert lane.notes == ("expected is unknown: the ledger has no answer of this lane whose tokens were told",)
@@ -96,7 +96,7 @@ def test_without_an_answer_in_the_ledger_nothing_is_expected(scene: Scene) -> No
 def test_what_was_measured_on_the_lane_is_expected(scene: Scene) -> None:
     answered(scene, "a", 10)
     answered(scene, "b", 30)
-    [lane] = look(scene, [asked("new"), asked("newer")])[1].lanes
+    [lane] = dry_run(scene, [asked("new"), asked("newer")])[1].lanes
     assert (lane.expected_usd, lane.measured_calls) == (Decimal(40), 2)
     assert lane.notes == ("expected as in 2 calls in the ledger",)
 
@@ -116,7 +116,7 @@ def test_work_of_the_same_intent_and_label_is_measured_by_itself_once_there_is_e
 def test_other_lanes_measure_nothing_for_this_one(scene: Scene) -> None:
     answered(scene, "a", 10)
     policy = Policy({"other": LanePolicy("other", price=BY_TOKEN), **POLICY.lanes})
-    first, second = look(scene, [asked("new")], policy)[1].lanes
+    first, second = dry_run(scene, [asked("new")], policy)[1].lanes
     assert (first.lane, first.expected_usd, second.expected_usd) == ("other", None, 10)
 
 
@@ -130,14 +130,14 @@ def test_only_the_newest_attempts_are_read(scene: Scene, monkeypatch: pytest.Mon
 def test_nothing_more_is_expected_than_the_limit_allows(scene: Scene) -> None:
     answered(scene, "a", 900)
     policy = Policy({"free": LanePolicy("free", price=BY_TOKEN, max_output_tokens=100, max_attempts=1)})
-    found = look(scene, [asked("new")], policy)[1]
+    found = dry_run(scene, [asked("new")], policy)[1]
     assert (found.low_usd, found.expected_usd, found.worst_usd) == (1, 100, 200)
 
 
 def test_a_model_without_a_price_is_named_with_its_nearest(scene: Scene) -> None:
     address = "https://api.openai.com/v1"
     policy = Policy({"free": LanePolicy("free", price=PriceRule("auto"), base_url=address, model="gpt-5-mni")})
-    [lane] = look(scene, [asked("new")], policy)[1].lanes
+    [lane] = dry_run(scene, [asked("new")], policy)[1].lanes
     assert (lane.low_usd, lane.expected_usd, lane.worst_usd) == (None, None, None)
     assert lane.notes == ("no price is known for model gpt-5-mni at its address; the nearest known is gpt-5-mini",)
 
@@ -146,7 +146,7 @@ def test_a_price_list_bounds_an_answer(scene: Scene) -> None:
     answered(scene, "a", 100)
     lane = LanePolicy("free", price=PriceRule("auto"), base_url="https://api.openai.com/v1", model="gpt-5-mini",
                       max_output_tokens=4_096)  # fmt: skip
-    found = look(scene, [asked("new")], Policy({"free": lane}))[1]
+    found = dry_run(scene, [asked("new")], Policy({"free": lane}))[1]
     assert found.low_usd is not None
     assert found.expected_usd is not None
     assert found.worst_usd is not None
@@ -154,6 +154,6 @@ def test_a_price_list_bounds_an_answer(scene: Scene) -> None:
 
 
 def test_a_free_lane_costs_nothing_whatever_is_unknown(scene: Scene) -> None:
-    found = look(scene, [asked("new")], Policy({"free": LanePolicy("free", price=FREE)}))[1]
+    found = dry_run(scene, [asked("new")], Policy({"free": LanePolicy("free", price=FREE)}))[1]
     assert (found.low_usd, found.expected_usd, found.worst_usd) == (0, 0, 0)
     assert [lane.notes for lane in found.lanes] == [()]

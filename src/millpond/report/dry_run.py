@@ -1,4 +1,4 @@
-"""A look at requests of which none is taken in: what `enqueue` would answer each, and what the new jobs would cost."""
+"""Requests of which none is taken in: what `enqueue` would answer each, and what the new jobs would cost."""
 
 from __future__ import annotations
 

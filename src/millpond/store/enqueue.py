@@ -155,7 +155,7 @@ def would_enqueue(
 ) -> list[Disposition | KeyConflict]:
     """What `enqueue` would answer now, and write nothing.
 
-    `before`: keys for which earlier requests of the same look would have made a job, with their fingerprints.
+    `before`: keys for which earlier requests of the same dry run would have made a job, with their fingerprints.
     """
     keys = _look_up(tx, asked, now_ms)
     answers: list[Disposition | KeyConflict] = []
