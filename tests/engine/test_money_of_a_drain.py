@@ -51,10 +51,8 @@ def drain(queue: Queue, *lanes: ScriptedLane) -> Summary:
     assert summary.paid_twice == report.paid_twice.calls
     if summary.paid_twice_usd is None:
         assert report.paid_twice.unpriced
-    else:  # the ledger holds whole micro-dollars, each rounded up
-        assert (
-            0 <= report.paid_twice.known_usd - summary.paid_twice_usd < Decimal("0.000001") * (summary.paid_twice + 1)
-        )
+    else:
+        assert report.paid_twice.known_usd == summary.paid_twice_usd
     assert summary.saved_by_dedup == report.saved.calls
     assert summary.saved_usd == (None if report.saved.unpriced else report.saved.known_usd)
     assert (summary.tokens_in, summary.untold) == (report.tokens_in, report.untold)
@@ -181,3 +179,11 @@ def test_tokens_that_nobody_told_are_not_taken_for_none(queue: Queue) -> None:
 )
 def test_only_nothing_is_shown_as_nothing(amount: str | None, words: str) -> None:
     assert usd(None if amount is None else Decimal(amount)) == words
+
+
+def test_calls_that_cost_less_than_a_micro_dollar_are_told_as_the_ledger_holds_them(queue: Queue) -> None:
+    """Each is rounded up: a book may show more than was paid, by a dollar in a million calls, and never less."""
+    tiny = PriceRule("stated", Decimal("0.02"), Decimal(0))
+    queue.enqueue_many([f"duck {n}" for n in range(50)])
+    summary = drain(queue, lane(tiny, then=Reply("Yes.", usage=Usage(1, 1))))
+    assert summary.spent_usd == Decimal("0.000050") == sum(row.cost or 0 for row in queue.ledger())

@@ -62,17 +62,21 @@ def cost(
 ) -> Cost | None:
     """What a call with this usage costs in USD; None if the price or a token count that it needs is not known.
 
+    Rounded up to a whole micro-dollar, which is how the ledger holds it: sums of what is told then agree with the book.
     `model` is the one that answered, `base_url` the lane's address, `when_ms` the time of the call (None: the newest
     known price). `auto` prices by genai-prices, whose data is bundled: no network. An address that it does not know is
     not guessed at: a gateway has prices of its own, so name `provider` in the rule.
     """
-    if rule.kind == "free":
-        return Cost(Decimal(0), "free")
-    if rule.kind == "stated":
-        return _stated(usage, rule)
-    if rule.kind == "auto":
-        return _looked_up(usage, rule, model, base_url, when_ms)
-    return None
+    match rule.kind:
+        case "free":
+            return Cost(Decimal(0), "free")
+        case "stated":
+            found = _stated(usage, rule)
+        case "auto":
+            found = _looked_up(usage, rule, model, base_url, when_ms)
+        case _:
+            return None
+    return None if found is None else Cost(from_micro(to_micro(found.usd)), found.version)
 
 
 def worst_case(
