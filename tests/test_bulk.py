@@ -45,9 +45,9 @@ def test_two_runs_of_one_file_are_two_submissions_over_the_same_jobs(queue: Queu
 @pytest.mark.parametrize("words", ["submission:2", "submission:2 state:ready", 'id:1.. submission:"2"'])
 def test_cancel_by_submission_leaves_to_others_what_they_ask(queue: Queue, words: str) -> None:
     two_runs(queue)
-    assert queue.cancel(words, dry_run=True) == BulkReport(3, 0, 0, {}, kept=2, dry_run=True)
+    assert queue.cancel(words, dry_run=True) == BulkReport(3, 0, 0, {}, goes_on=2, dry_run=True)
     assert queue.counts()["cancelled"] == 0
-    assert queue.cancel(words) == BulkReport(3, 3, 0, {}, kept=2)
+    assert queue.cancel(words) == BulkReport(3, 3, 0, {}, goes_on=2)
     assert queue.wait(queue.submission(2), 0)
     assert not queue.wait(queue.submission(1), 0)
     queue.drain(lanes=shout)
@@ -62,7 +62,7 @@ def test_a_submission_may_be_handed_in_as_it_is(queue: Queue) -> None:
     two_runs(queue)
     queue.enqueue_many(["owl"], submission="2")  # a name that is another's number
     newer = queue.submission(2)
-    assert queue.cancel(newer) == BulkReport(3, 3, 0, {}, kept=3)
+    assert queue.cancel(newer) == BulkReport(3, 3, 0, {}, goes_on=3)
     assert queue.retry(newer, dry_run=True) == BulkReport(3, 0, 0, {}, dry_run=True)
     assert queue.retry(newer) == BulkReport(3, 3, 0, {})
     assert queue.retry(newer) == BulkReport(0, 0, 3, {"is ready": 3})
@@ -124,13 +124,23 @@ def test_ids_are_taken_in_their_order_and_unknown_ones_are_said(queue: Queue) ->
     assert queue.cancel([], dry_run=True) == BulkReport(0, 0, 0, {}, dry_run=True)
 
 
-def test_what_could_be_done_is_not_always_what_is_done(queue: Queue) -> None:
-    """Requests of a failed job have moved to the next job of its key: the job looks as if it could be retried."""
+def test_requests_that_have_moved_to_another_job_are_asked_again_there(queue: Queue) -> None:
     queue.enqueue("duck")
     queue.drain(lanes=refuse)
     queue.enqueue("duck")
     assert queue.retry(1) == BulkReport(1, 1, 0, {}), "its request joined job 2"
-    assert queue.retry(1) == BulkReport(1, 0, 1, {"its requests have moved to another job": 1})
+    moved = {"its requests have moved to another job": 1}
+    assert queue.retry(1, dry_run=True) == BulkReport(0, 0, 1, moved, dry_run=True)
+    assert queue.retry(1) == BulkReport(0, 0, 1, moved)
+
+
+def test_what_could_be_done_is_not_always_what_is_done(queue: Queue) -> None:
+    """Two failed jobs of one key that asked for different work: either can be asked again, and not both."""
+    for task in ("duck", "newt"):
+        queue.enqueue(task, key="mine")
+        queue.drain(lanes=refuse)
+    assert queue.retry([1, 2], dry_run=True) == BulkReport(2, 0, 0, {}, dry_run=True)
+    assert queue.retry([1, 2]) == BulkReport(2, 1, 1, {"its key names other work by now": 1})
 
 
 @pytest.mark.parametrize("words", ["", "  "])

@@ -14,10 +14,9 @@ from typing import Protocol, TypeAlias
 from millpond.rules.errors import UsageError
 from millpond.rules.filters import parse
 from millpond.rules.job import BulkReport, Job, Submission
-from millpond.rules.lifecycle import LIVE
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.router import hold_ms
-from millpond.store.persons import Moved
+from millpond.store.persons import UNKNOWN, Moved, Whose
 from millpond.store.store import Store
 
 CHUNK_JOBS = 100
@@ -35,7 +34,7 @@ class Chosen:
     """
 
     jobs: Iterable[Job | None]
-    submissions: Sequence[int] | None = None
+    submissions: Whose = None
 
 
 def choose(store: Store, which: Which) -> Chosen:
@@ -56,8 +55,8 @@ def choose(store: Store, which: Which) -> Chosen:
 class Verb(Protocol):
     """What is done to each job."""
 
-    def would(self, job: Job) -> Moved:
-        """What it would do to a job as it stands."""
+    def would(self, jobs: Sequence[Job]) -> list[Moved]:
+        """What it would do to these as they stand."""
         ...
 
     def do(self, jobs: Sequence[Job]) -> list[Moved]:
@@ -71,17 +70,15 @@ class Cancel:
 
     store: Store
     policy: Policy
-    submissions: Sequence[int] | None
+    submissions: Whose
 
-    def would(self, job: Job) -> Moved:
-        """Whether it is alive, and who else asks for it."""
-        if job.state not in LIVE:
-            return Moved(False, f"already {job.state}")
-        return self.store.would_withdraw(job.id, self.submissions) if self.submissions is not None else Moved(True)
+    def would(self, jobs: Sequence[Job]) -> list[Moved]:
+        """Whether they are alive, and who else asks for them."""
+        return self.store.would_cancel([job.id for job in jobs], submissions=self.submissions)
 
     def do(self, jobs: Sequence[Job]) -> list[Moved]:
         """Cancel them. A call in flight is listened to for as long as its lane's policy says."""
-        return self.store.cancel_each([(job.id, self._hold_ms(job)) for job in jobs], submissions=self.submissions)
+        return self.store.cancel([(job.id, self._hold_ms(job)) for job in jobs], submissions=self.submissions)
 
     def _hold_ms(self, job: Job) -> int:
         called = next((row.lane for row in self.store.attempts(job.id) if row.outcome is None), job.next_lane)
@@ -91,43 +88,39 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Ask again for jobs that failed, were cancelled or cannot be delivered, and for what submissions withdrew."""
+    """Ask again for jobs that failed, were cancelled or cannot be delivered, and for what was withdrawn."""
 
     store: Store
     policy: Policy
-    submissions: Sequence[int] | None
+    submissions: Whose
     lane: str | None = None
 
-    def would(self, job: Job) -> Moved:
+    def would(self, jobs: Sequence[Job]) -> list[Moved]:
         """Whether there is anything to ask again."""
-        if job.state in ("failed", "cancelled") or job.wait_reason == "undeliverable":
-            return Moved(True)
-        withdrew = self.submissions is not None and self.store.has_withdrawn(job.id, self.submissions)
-        return Moved(True) if withdrew else Moved(False, f"is {job.state}")
+        return self.store.would_retry([job.id for job in jobs], submissions=self.submissions)
 
     def do(self, jobs: Sequence[Job]) -> list[Moved]:
         """Ask again, with the policy's attempts granted anew."""
-        return self.store.retry_each(
-            [job.id for job in jobs],
-            granted=self.policy.max_attempts_per_job,
-            lane=self.lane,
-            submissions=self.submissions,
-        )
+        granted = self.policy.max_attempts_per_job
+        ids = [job.id for job in jobs]
+        return self.store.retry(ids, granted=granted, lane=self.lane, submissions=self.submissions)
 
 
 def run(verb: Verb, jobs: Iterable[Job | None], *, dry_run: bool) -> BulkReport:
     """Do it to all jobs that can be moved, a chunk at a time, or say only which these are."""
-    eligible = done = kept = 0
+    eligible = done = goes_on = 0
     reasons: Counter[str] = Counter()
     for chunk in _chunks(jobs):
-        tried = [verb.would(job) if job is not None else Moved(False, "unknown job") for job in chunk]
-        can_move = [job for job, one in zip(chunk, tried, strict=True) if job is not None and one.moved]
-        eligible += len(can_move)
+        known = [job for job in chunk if job is not None]
+        tried = verb.would(known)
+        can_move = [job for job, one in zip(known, tried, strict=True) if one.moved]
         ended = verb.do(can_move) if can_move and not dry_run else [one for one in tried if one.moved]
+        eligible += len(can_move)
         done += 0 if dry_run else sum(one.moved for one in ended)
-        kept += sum(one.goes_on for one in ended)
+        goes_on += sum(one.goes_on for one in ended)
+        reasons.update(UNKNOWN.why for job in chunk if job is None)
         reasons.update(one.why for one in (*tried, *ended) if one.why)
-    return BulkReport(eligible, done, reasons.total(), dict(reasons), kept=kept, dry_run=dry_run)
+    return BulkReport(eligible, done, reasons.total(), dict(reasons), goes_on=goes_on, dry_run=dry_run)
 
 
 def _chunks(jobs: Iterable[Job | None]) -> Iterator[list[Job | None]]:

@@ -245,7 +245,7 @@ def test_retry_and_cancel_want_a_word_before_they_touch_many(mill: Mill) -> None
     assert json.loads(mill.run("--json", "retry", "1").stdout)["done"] == 1
     assert "neither ids nor a filter" in mill.run("retry", code=2).stderr
     assert "ids and a filter" in mill.run("retry", "1", "--filter", "id:1", code=2).stderr
-    assert "found an empty one" in mill.run("cancel", "--filter", " ", "--yes", code=2).stderr
+    assert "filter: found nothing" in mill.run("cancel", "--filter", " ", "--yes", code=2).stderr
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -150,7 +150,7 @@ def test_a_job_that_two_submissions_ask_for_outlives_the_cancel_of_one(mill: Mil
     assert dry.stdout.strip() == "would be cancelled: 1 · eligible 2 · 1 goes on for others who ask"
     assert mill.run("cancel", "--filter", words, "--dry-run").stdout == dry.stdout
     assert json.loads(mill.run("--json", "cancel", "--filter", words, "--dry-run").stdout) == {
-        "eligible": 2, "done": 0, "skipped": 0, "reasons": {}, "kept": 1, "dry_run": True}  # fmt: skip
+        "eligible": 2, "done": 0, "skipped": 0, "reasons": {}, "goes_on": 1, "dry_run": True}  # fmt: skip
     assert mill.run("cancel", "--filter", words, "--yes").stdout.strip() == (
         "cancelled 1 · eligible 2 · 1 goes on for others who ask"
     )

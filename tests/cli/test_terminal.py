@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from functools import partial
 
 import pytest
 from folder import Mill, chat
@@ -91,8 +92,10 @@ def test_o10_a_providers_words_cannot_pass_for_lines_of_ours(mill: Mill) -> None
 
     with Queue.open() as queue:
         from millpond.rules.admission import Closing
+        from millpond.store.lanes import close_lane
 
-        queue.store.close_lane("free", Closing(None, body, "down"))
+        closing = Closing(None, body, "down")
+        queue.store.db.write(partial(close_lane, lane="free", closing=closing, now_ms=queue.store.now_ms()))
     for words in (["status"], ["explain", "1"], ["lanes"]):
         shown = mill.run(*words).stdout
         assert not [line for line in shown.splitlines() if line.startswith("job 1 is done")]

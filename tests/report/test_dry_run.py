@@ -64,7 +64,7 @@ def test_a_key_that_names_other_work_is_refused_also_by_work_of_the_same_run(sce
 def test_a_key_that_is_held_gets_a_job_which_may_cost_a_call(scene: Scene) -> None:
     lease, uid = scene.in_flight("held")
     scene.store.detach(uid, lease, 60_000)
-    scene.store.cancel(lease.job_id, hold_ms=60_000)
+    scene.cancel(lease.job_id, hold_ms=60_000)
     assert dry_run(scene, [asked("held")])[0] == ["new"]
 
 

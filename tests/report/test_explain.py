@@ -42,10 +42,10 @@ def test_a_ready_job_names_its_rank_and_its_lane(scene: Scene) -> None:
 
 def test_a_ready_job_of_a_closed_lane_says_until_when_and_why(scene: Scene) -> None:
     scene.ask("a", lane="free")
-    scene.store.close_lane("free", Closing(scene.now_ms + 65_000, "rate_limited", "saturated"))
+    scene.close_lane("free", Closing(scene.now_ms + 65_000, "rate_limited", "saturated"))
     assert first(scene).endswith("which is closed until 2027-01-15T08:01:05.000Z, 1 m from now (rate_limited)")
     scene.store.open_lane("free")
-    scene.store.close_lane("free", Closing(None, "no_money", "down"))
+    scene.close_lane("free", Closing(None, "no_money", "down"))
     assert first(scene).endswith("which is closed until a person opens it (no_money): `millpond lanes free resume`")
 
 
@@ -88,7 +88,7 @@ def test_a_job_whose_worker_died_says_so_until_it_is_taken_back(scene: Scene, is
 def test_requests_are_called_answered_only_once_they_are(scene: Scene) -> None:
     scene.ask("a", lane="free")
     assert "requests     1 waits for this job" in told(scene)
-    scene.store.cancel(1)
+    scene.cancel(1)
     assert "requests     1 cancelled with this job" in told(scene)
 
 
@@ -144,7 +144,7 @@ def test_settled_jobs_say_what_became_of_them(scene: Scene) -> None:
     scene.store.give(lease, Then("fail", reason="unfit: no configured lane can serve this work: free takes no tools"))
     assert told(scene, 2)[-1] == "next         nothing; once a lane can serve it, ask again: millpond retry 2"
     scene.ask("b", lane="free")
-    scene.store.cancel(3)
+    scene.cancel(3)
     assert first(scene, 3) == "job 3 was cancelled, 2027-01-15T08:00:00.000Z, by a person"
     with pytest.raises(UsageError, match="no job 4 in this queue"):
         told(scene, 4)

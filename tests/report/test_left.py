@@ -18,13 +18,13 @@ def told(scene: Scene, *drained: str, is_cut_short: bool = False) -> list[str]:
 
 
 def test_nothing_left_is_nothing_told(scene: Scene) -> None:
-    scene.store.close_lane("free", Closing(scene.now_ms + 3_000, "full", "saturated"))
+    scene.close_lane("free", Closing(scene.now_ms + 3_000, "full", "saturated"))
     assert told(scene) == []
 
 
 def test_a_lane_without_room_says_for_how_long_and_how_to_wait(scene: Scene) -> None:
     scene.ask("a", lane="free")
-    scene.store.close_lane("free", Closing(scene.now_ms + 3_000, "rate_limited", "saturated"))
+    scene.close_lane("free", Closing(scene.now_ms + 3_000, "rate_limited", "saturated"))
     [line] = told(scene)
     assert line.startswith("lane free has no room for 3 s more (rate_limited); `mill drain --until-empty`")
     assert line.endswith("1 job ready for it")
@@ -32,7 +32,7 @@ def test_a_lane_without_room_says_for_how_long_and_how_to_wait(scene: Scene) -> 
 
 def test_a_lane_that_needs_a_person_names_the_verb_that_opens_it(scene: Scene) -> None:
     scene.ask("a", lane="free")
-    scene.store.close_lane("free", Closing(None, "no_money", "down"))
+    scene.close_lane("free", Closing(None, "no_money", "down"))
     [line] = told(scene)
     assert "no_money" in line
     assert "`mill lanes free resume`" in line

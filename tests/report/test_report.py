@@ -128,7 +128,7 @@ def test_the_published_ratios_are_rounded_as_they_were(scene: Scene) -> None:
 def test_an_artifact_that_two_jobs_tried_for_counts_once_here_and_twice_as_published(scene: Scene) -> None:
     """A first job is cancelled while its call is out, a second one of the same key answers, and the first loses."""
     first, late = scene.in_flight("shared")
-    scene.store.cancel(first.job_id)
+    scene.cancel(first.job_id)
     scene.settle(late, "ambiguous", RELEASE, lease=None)
     scene.ask("shared")
     scene.route()
@@ -239,7 +239,7 @@ def test_a_call_of_unknown_end_that_nobody_paid_again_for_is_unpriced_and_no_mor
 def test_a_person_who_asks_again_may_pay_twice_at_a_cost_that_nobody_knows(scene: Scene) -> None:
     lease, uid = scene.in_flight("a")
     scene.settle(uid, "ambiguous", Then("fail", reason="ambiguous: unknown"), lease=lease)
-    scene.store.retry(lease.job_id)
+    scene.retry(lease.job_id)
     found = report(scene, PRICED)
     assert (found.paid_twice, found.paid_twice.in_words()) == (Money(1, Decimal(0), 1), "unknown")
     assert report(scene).paid_twice.calls == 0
@@ -281,8 +281,9 @@ def test_what_an_unpriced_answer_saved_is_unknown(scene: Scene) -> None:
 
 
 def test_a_request_that_was_withdrawn_saved_nothing(scene: Scene) -> None:
-    [_, second] = scene.ask_many(asked("a"), asked("a"))
-    scene.store.withdraw(second.request_id)  # type: ignore[union-attr]
+    scene.ask("a")
+    second = scene.ask("a")
+    scene.cancel(second.job_id, submissions=[second.submission_id])
     [lease] = scene.lease()
     call(scene, lease, lane="free")
     assert report(scene).saved.calls == 0

@@ -21,9 +21,9 @@ HOLDER = Holder(4242, "host", 1_800_000_000_000)
 
 
 def test_lanes_say_how_they_stand_and_why(scene: Scene) -> None:
-    scene.store.close_lane("free", Closing(scene.now_ms + 22_000, "rate_limited: slow\ndown", "saturated"))
-    scene.store.close_lane("paid", Closing(None, "no_money", "down"))
-    scene.store.close_lane("old", Closing(None, "gone", "down"))
+    scene.close_lane("free", Closing(scene.now_ms + 22_000, "rate_limited: slow\ndown", "saturated"))
+    scene.close_lane("paid", Closing(None, "no_money", "down"))
+    scene.close_lane("old", Closing(None, "gone", "down"))
     found = build(scene.store, POLICY, HOLDER)
     assert [(lane.name, lane.state) for lane in found.lanes] == [
         ("free", "saturated"), ("paid", "down"), ("spare", "off"), ("old", "unknown"),
@@ -38,7 +38,7 @@ def test_lanes_say_how_they_stand_and_why(scene: Scene) -> None:
 
 
 def test_a_lane_that_opens_by_the_clock_is_open_again(scene: Scene) -> None:
-    scene.store.close_lane("free", Closing(scene.now_ms + 1_000, "rate_limited", "saturated"))
+    scene.close_lane("free", Closing(scene.now_ms + 1_000, "rate_limited", "saturated"))
     scene.clock.advance(1_001)
     assert build(scene.store, POLICY, HOLDER).lanes[0].state == "open"
 
@@ -74,13 +74,13 @@ def test_next_is_a_drain_that_has_something_to_do(scene: Scene) -> None:
 
     scene.ask("a", lane="free")
     assert following() == ["millpond drain"]
-    scene.store.close_lane("free", Closing(scene.now_ms + 22_000, "rate_limited", "saturated"))
+    scene.close_lane("free", Closing(scene.now_ms + 22_000, "rate_limited", "saturated"))
     assert following() == ["millpond drain --until-empty"]
     scene.ask("b", lane="paid")
     assert following() == ["millpond drain"], "a lane with ready work is open"
-    scene.store.close_lane("paid", Closing(None, "no_money", "down"))
+    scene.close_lane("paid", Closing(None, "no_money", "down"))
     assert following() == ["millpond lanes paid resume, once it is mended", "millpond drain --until-empty"]
-    scene.store.close_lane("free", Closing(None, "no_money", "down"))
+    scene.close_lane("free", Closing(None, "no_money", "down"))
     assert "millpond drain" not in " ".join(following())
     assert [need.name for need in build(scene.store, POLICY, HOLDER).needs_you] == ["lane_down", "lane_down"]
 

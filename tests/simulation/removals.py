@@ -225,7 +225,15 @@ REMOVALS: dict[str, Removal] = {
         Removal("Lost leases have a cap", lose_leases_for_ever, "what_kills_its_worker_again_and_again_fails"),
         Removal(
             "A retry takes back withdrawals",
-            without_sql(("unwithdraw_requests_of_job", "AND withdrawn_ms IS NOT NULL", "AND 0")),
+            without_sql(("take_back_requests", "AND withdrawn_ms IS NOT NULL", "AND 0")),
+        ),
+        Removal(
+            "A submission withdraws only what it asked",
+            without_sql(("withdraw_requests", "OR :ids IS NULL", "OR 1")),
+        ),
+        Removal(
+            "A submission takes back only what it withdrew",
+            without_sql(("take_back_requests", "OR :ids IS NULL", "OR 1")),
         ),
     ]
 }

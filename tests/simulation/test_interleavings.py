@@ -39,6 +39,10 @@ def withdraw_first(world: World, _: int) -> None:
     world.withdraw(1, 0)
 
 
+def take_back_first(world: World, _: int) -> None:
+    world.take_back(1)
+
+
 def in_turn(*verbs: Verb) -> dict[str, Verb]:
     return {f"{at}. {verb.__name__}": verb for at, verb in enumerate(verbs, 1)}  # type: ignore[attr-defined]
 
@@ -61,6 +65,9 @@ LONG = {
     "asleep, cancelled, and retried": Scenario([OK, OK], in_turn(cancel, retry), sleeps=True, policy=PATIENT),
     "asleep, and a fresh answer wanted": Scenario([OK, OK], in_turn(ask_fresh), sleeps=True),
     "cancelled, asked for again, and fresh": Scenario([OK, OK], in_turn(cancel, ask_again, ask_fresh), policy=PATIENT),
+    "withdrawn, asked for again, and taken back": Scenario(
+        [OK, OK], in_turn(withdraw_first, ask_again, take_back_first), policy=PATIENT
+    ),
     "late, fresh, and cancelled": Scenario([LATE, OK], in_turn(ask_fresh, cancel, ask_again)),
     "cancelled, retried, and cancelled again": Scenario([OK, LATE], in_turn(cancel, retry, cancel_and_listen)),
 }

@@ -15,7 +15,6 @@ from histories import LATE, OK, ask, take, two_lanes, world
 from removals import without_sql
 
 from millpond.rules import effects as steps
-from millpond.rules.admission import Closing
 from millpond.rules.policy import AfterHold
 from millpond.testing import PromiseBroken, simulate
 from millpond.testing.simulation.calls import Plan
@@ -30,8 +29,8 @@ PARTS = os.cpu_count() or 1
 
 
 OFTEN = {
-    "asked", "cancelled", "conflict", "crashed", "froze", "lease lost", "reclaimed", "replayed", "retried", "withdrawn",
-    "Detach", "Resolve",
+    "asked", "cancelled", "conflict", "crashed", "froze", "lease lost", "reclaimed", "replayed", "retried",
+    "taken back", "withdrawn", "Detach", "Resolve",
 }  # fmt: skip
 """What comes up among so few seeds already; what is rarer is in the small cases below."""
 
@@ -110,7 +109,7 @@ def dies_or_sleeps(after_hold: AfterHold, plan: Plan, at: int, *, dies: bool, cl
         made.plans += [plan, OK]
         flight = take(made, worker, job := ask(made))
         if closes:
-            made.store.close_lane("free", Closing(made.clock() + 5_000, "person: a rest", "person"))
+            made.close_lane("free", made.clock() + 5_000)
         for n in range(at + 1):
             if flight.next is None:
                 worker.land()

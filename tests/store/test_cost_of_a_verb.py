@@ -15,23 +15,28 @@ from millpond.rules.admission import Closing
 from millpond.rules.filters import parse
 from millpond.rules.job import Reply
 from millpond.store import looking
+from millpond.store.persons import Moved
 from millpond.store.store import Store, open_sqlite
 from millpond.testing.store_scene import Scene, asked
 
 
 class Meter:
-    """Counts the steps of every statement run on the connections opened while it stands."""
+    """Counts the steps and the rows of every statement run on the connections opened while it stands."""
 
     def __init__(self) -> None:
         self.steps = 0
+        self.rows_read = 0
         self.connections: list[apsw.Connection] = []
 
     def watch(self, connection: apsw.Connection) -> None:
-        connection.trace_v2(apsw.SQLITE_TRACE_PROFILE, self._count)
+        connection.trace_v2(apsw.SQLITE_TRACE_PROFILE | apsw.SQLITE_TRACE_ROW, self._count)
         self.connections.append(connection)
 
     def _count(self, event: dict[str, Any]) -> None:
-        self.steps += event["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"]
+        if event["code"] == apsw.SQLITE_TRACE_ROW:
+            self.rows_read += 1
+        else:
+            self.steps += event["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"]
 
     def of(self, verb: Callable[[], Any]) -> int:
         """The steps that a verb takes."""
@@ -119,7 +124,7 @@ def test_a_saturated_lane_costs_no_row_writes(tmp_path: Path, meter: Meter) -> N
     for at in range(5):
         scene.ask(f"k{at}")
     scene.route()
-    scene.store.close_lane("free", Closing(scene.now_ms + 60_000, "429", "saturated"))
+    scene.close_lane("free", Closing(scene.now_ms + 60_000, "429", "saturated"))
     before = meter.rows_written()
     for _ in range(3):
         assert scene.lease(5) == []
@@ -148,6 +153,44 @@ def test_many_equal_requests_write_their_job_once(tmp_path: Path, meter: Meter) 
         counts.append(meter.rows_written() - before)
     assert counts[1] - counts[0] == 2 * 100
     scene.store.close()
+
+
+def test_what_persons_do_to_many_requests_of_a_job_writes_their_rows_and_reads_none(
+    tmp_path: Path, meter: Meter
+) -> None:
+    """A retry that hands them to another job included: of everything else as much as for few."""
+    small, large = (rows_of_persons(tmp_path / f"{size}.db", meter, size) for size in (100, 1_000))
+    assert [written - 100 for written, _ in small] == [written - 1_000 for written, _ in large]
+    assert [read for _, read in small] == [read for _, read in large]
+    assert max(written - 100 for written, _ in small) < 10, "beside the requests: the job, counts, an event or two"
+
+
+def rows_of_persons(path: Path, meter: Meter, size: int) -> list[tuple[int, int]]:
+    """Rows written and rows read by each verb, beside so many equal requests of one submission."""
+    meter.connections.clear()  # those of the scene before this one are closed
+    scene = open_scene(path)
+    scene.ask_many(*[asked("k")] * size)
+    job_id = scene.ask("k").job_id
+    found: list[tuple[int, int]] = []
+
+    def measure(verb: Callable[[], list[Moved]]) -> None:
+        written, meter.rows_read = meter.rows_written(), 0
+        [done] = verb()
+        assert done.moved
+        found.append((meter.rows_written() - written, meter.rows_read))
+
+    store = scene.store
+    measure(lambda: store.cancel([(job_id, 0)], submissions=[1]))
+    measure(lambda: store.retry([job_id], submissions=[1]))
+    store.cancel([(job_id, 0)], submissions=[2])
+    measure(lambda: store.cancel([(job_id, 0)]))
+    measure(lambda: store.retry([job_id], submissions=[1]))
+    measure(lambda: store.cancel([(job_id, 0)], submissions=[1]))
+    scene.ask("k")
+    measure(lambda: store.retry([job_id], submissions=[2]))
+    assert len(store.requests(job_id + 1, 10_000)) == size + 2
+    store.close()
+    return found
 
 
 def test_asking_whether_a_submission_waits_costs_one_page_however_large_it_is(tmp_path: Path, meter: Meter) -> None:

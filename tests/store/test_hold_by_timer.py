@@ -15,7 +15,7 @@ HOLD_MS = 60_000
 def held(scene: Scene, sql: apsw.Connection) -> tuple[int, str]:
     """A cancelled job whose attempt may still speak for a minute, though nobody listens."""
     lease, uid = scene.in_flight("k")
-    scene.store.cancel(lease.job_id, hold_ms=HOLD_MS)
+    scene.cancel(lease.job_id, hold_ms=HOLD_MS)
     sql.execute("UPDATE attempt SET listener = NULL WHERE uid = ?", (uid,)).fetchall()
     return lease.job_id, uid
 
@@ -32,7 +32,7 @@ def test_a_new_job_waits_for_the_end_of_the_hold(scene: Scene) -> None:
 
 def test_a_persons_retry_waits_for_the_end_of_the_hold(scene: Scene, held: tuple[int, str]) -> None:
     job_id, _ = held
-    scene.store.retry(job_id)
+    scene.retry(job_id)
     assert (scene.state(job_id), scene.job(job_id).not_before_ms) == ("waiting/held", scene.now_ms + HOLD_MS)
     scene.clock.advance(HOLD_MS)
     assert scene.take(job_id).job_id == job_id

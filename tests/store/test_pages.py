@@ -19,7 +19,7 @@ def test_the_ledger_of_a_key(paged: Scene) -> None:
     for _ in range(4):
         paged.settle(uid, "retryable", RELEASE, lease=lease)
         other, _ = paged.in_flight("other", priority=1)
-        paged.store.cancel(other.job_id)
+        paged.cancel(other.job_id)
         lease = paged.take(lease.job_id)
         uid = paged.send(lease)
     own = [row for row in paged.store.attempts() if row.idempotency_key == "k"]

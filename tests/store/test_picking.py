@@ -43,7 +43,7 @@ def crowd(scene: Scene) -> None:
             case "fail":
                 scene.store.give(lease, Then("fail", reason="refused: no"))
             case "cancel":
-                scene.store.cancel(lease.job_id)
+                scene.cancel(lease.job_id)
             case "hold":
                 scene.store.detach(scene.send(lease, lease.lane), lease, 10**6)
             case "ask":
@@ -89,7 +89,7 @@ def test_the_narrowest_word_drives(scene: Scene) -> None:
     for at in range(40):
         scene.ask(f"k{at}")
     scene.ask_many(asked("k1"), asked("k2"))
-    scene.store.cancel(1)
+    scene.cancel(1)
     assert isinstance(source(scene.store, ""), Walk)
     assert isinstance(source(scene.store, "-state:cancelled -submission:s41 lane:free"), Walk)
     assert source(scene.store, "state:cancelled submission:s41").rows == 1
@@ -103,8 +103,8 @@ def test_the_narrowest_word_drives(scene: Scene) -> None:
 def test_what_is_done_to_a_page_moves_no_page_to_come(scene: Scene) -> None:
     """Every job that is met is cancelled, or sent to another lane: none is passed over, none is met twice."""
     for words, change in (
-        ("state:ready", lambda job: scene.store.cancel(job.id)),
-        ("state:cancelled", lambda job: scene.store.retry(job.id)),
+        ("state:ready", lambda job: scene.cancel(job.id)),
+        ("state:cancelled", lambda job: scene.retry(job.id)),
         ("state:ready", lambda _: scene.route()),
     ):
         for at in range(23):
@@ -126,7 +126,7 @@ def test_a_job_that_changes_its_lane_between_two_pages_is_met_once(scene: Scene)
         met.append(job.id)
         if len(met) == 3:
             scene.route()
-            scene.store.unroute("free", limit=8)
+            scene.unroute("free", limit=8)
     assert met == list(range(20, 0, -1))
 
 

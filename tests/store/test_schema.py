@@ -95,7 +95,7 @@ def test_an_id_is_never_given_again(furnished: Scene, sql: apsw.Connection) -> N
 
 def test_the_live_column_says_what_the_lifecycle_says(furnished: Scene, sql: apsw.Connection) -> None:
     furnished.failed("failed")
-    furnished.store.cancel(furnished.ask("cancelled").job_id)
+    furnished.cancel(furnished.ask("cancelled").job_id)
     found = {state: bool(live) for state, live in sql.execute("SELECT DISTINCT state, live FROM job")}
     assert found == {state: state in LIVE for state in found}
     assert set(found) == {"ready", "leased", "done", "failed", "cancelled"}

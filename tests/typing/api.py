@@ -189,7 +189,7 @@ def looking(queue: Queue, receipt: Receipt) -> None:
 
 def persons(queue: Queue) -> None:
     assert_type(queue.cancel(1), BulkReport)
-    assert_type(queue.cancel(queue.submission("s")).kept, int)
+    assert_type(queue.cancel(queue.submission("s")).goes_on, int)
     assert_type(queue.retry(queue.submission("s"), dry_run=True).dry_run, bool)
     assert_type(queue.retry("state:failed", lane="paid", dry_run=True), BulkReport)
     assert_type(queue.retry([1, 2]).reasons, Mapping[str, int])

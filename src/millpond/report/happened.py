@@ -43,6 +43,14 @@ def _closed(data: Mapping[str, Any]) -> str:
     return f"lane {data['lane']} closed {until}: {data['reason']}"
 
 
+def _requests(one: str, more: str) -> Callable[[Mapping[str, Any]], str]:
+    def words(data: Mapping[str, Any]) -> str:
+        n = data["requests"]
+        return f"{n:,} request {one}" if n == 1 else f"{n:,} requests {more}"
+
+    return words
+
+
 def _paused(what: str) -> Callable[[Mapping[str, Any]], str]:
     def words(data: Mapping[str, Any]) -> str:
         until = f" until {show_ms(data['not_before_ms'])}" if "not_before_ms" in data else ""
@@ -76,8 +84,8 @@ WORDS: Mapping[str, Words] = {
     "retry_held": _paused(f"asked again; held, since {UNKNOWN_BEFORE},"),
     "retry_answered": "asked again, and answered by the artifact of its key",
     "retry_joined": "asked again; its requests joined job {job_id}",
-    "withdraw": "request {request_id} was withdrawn",
-    "take_back": "request {request_id} asks again",
+    "withdraw": _requests("was withdrawn", "were withdrawn"),
+    "take_back": _requests("asks again", "ask again"),
     "retire": "artifact {artifact_id} is no longer in force; its key is asked afresh",
     "close_lane": _closed,
 }

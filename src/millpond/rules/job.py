@@ -319,7 +319,7 @@ class BulkReport:
     skipped: int
     reasons: Mapping[str, int]
     """Reason -> number of jobs skipped for it."""
-    kept: int = 0
+    goes_on: int = 0
     """Cancel by a submission: jobs that go on, since others ask for them too. Of a dry run, those that would."""
     dry_run: bool = False
     """Nothing was done: it says only what would be."""

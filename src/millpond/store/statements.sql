@@ -288,51 +288,28 @@ SELECT uid, idempotency_key FROM attempt WHERE listener = :owner AND hold_until_
 -- What cancel, retry and decide must know of a job before they move it.
 SELECT id, idempotency_key, fingerprint, state, lease_no, wait_reason, requests FROM job WHERE id = :job_id
 
--- name: withdraw_requests_of_job
-UPDATE request SET withdrawn_ms = :now_ms WHERE job_id = :job_id AND withdrawn_ms IS NULL
-
--- name: withdraw_requests_of_job_in
+-- name: shares_of_job
+-- What each of some submissions asks of a job and has withdrawn from it; without a list, what everyone has, as one row.
 -- The plus keeps both databases off the submission's own index, which would read all of it for one job.
+SELECT CASE WHEN submission_id IN {list ids} THEN submission_id END AS submission_id,
+  count(CASE WHEN withdrawn_ms IS NULL THEN 1 END) AS asking, count(withdrawn_ms) AS withdrawn
+FROM request WHERE job_id = :job_id AND (+submission_id IN {list ids} OR :ids IS NULL)
+GROUP BY 1
+
+-- name: withdraw_requests
 UPDATE request SET withdrawn_ms = :now_ms
-WHERE job_id = :job_id AND +submission_id IN {list ids} AND withdrawn_ms IS NULL
-RETURNING id, submission_id
+WHERE job_id = :job_id AND (+submission_id IN {list ids} OR :ids IS NULL) AND withdrawn_ms IS NULL
 
--- name: request
-SELECT r.job_id, r.withdrawn_ms, j.state FROM request r JOIN job j ON j.id = r.job_id WHERE r.id = :request_id
-
--- name: withdraw_request
-UPDATE request SET withdrawn_ms = :now_ms WHERE id = :request_id AND withdrawn_ms IS NULL
-
--- name: unwithdraw_requests_of_job
-UPDATE request SET withdrawn_ms = NULL WHERE job_id = :job_id AND withdrawn_ms IS NOT NULL
-
--- name: unwithdraw_requests_of_job_in
+-- name: take_back_requests
 UPDATE request SET withdrawn_ms = NULL
-WHERE job_id = :job_id AND +submission_id IN {list ids} AND withdrawn_ms IS NOT NULL
-RETURNING id, submission_id
+WHERE job_id = :job_id AND (+submission_id IN {list ids} OR :ids IS NULL) AND withdrawn_ms IS NOT NULL
 
--- name: requests_of_job
-SELECT count(*) AS n FROM request WHERE job_id = :job_id
+-- name: new_requests_of_job
+SELECT count(*) AS n FROM request WHERE job_id = :job_id AND disposition = 'new'
 
 -- name: join_requests
-UPDATE request SET disposition = 'joined' WHERE job_id = :job_id AND disposition = 'new' RETURNING id
-
--- name: asking_of_job
-SELECT count(*) AS n FROM request WHERE job_id = :job_id AND withdrawn_ms IS NULL
-
--- name: share_of_job
--- What some submissions ask of a job, have withdrawn from it, and what others ask of it.
-SELECT
-  count(CASE WHEN withdrawn_ms IS NULL AND submission_id IN {list ids} THEN 1 END) AS asking,
-  count(CASE WHEN withdrawn_ms IS NOT NULL AND submission_id IN {list ids} THEN 1 END) AS withdrawn,
-  count(CASE WHEN withdrawn_ms IS NULL AND submission_id NOT IN {list ids} THEN 1 END) AS others
-FROM request WHERE job_id = :job_id
-
--- name: move_requests
-UPDATE request SET job_id = :to_job WHERE job_id = :from_job
-
--- name: set_requests
-UPDATE job SET requests = :requests WHERE id = :job_id
+UPDATE request SET job_id = :to_job, disposition = CASE disposition WHEN 'new' THEN 'joined' ELSE disposition END
+WHERE job_id = :from_job
 
 -- name: decide_undecided
 -- A person who asks again has decided: what is still unknown may be paid for a second time, at an unknown cost.
@@ -475,6 +452,9 @@ ORDER BY seq DESC LIMIT 1 OFFSET :rows
 -- name: requests_for_job
 SELECT id, submission_id, position, custom_id, disposition, withdrawn_ms FROM request
 WHERE job_id = :job_id ORDER BY id LIMIT :limit
+
+-- name: requests_of_job
+SELECT count(*) AS n FROM request WHERE job_id = :job_id
 
 -- name: rank_before
 -- How many ready jobs of the lane go first; counted only up to the limit.

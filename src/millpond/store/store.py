@@ -12,7 +12,6 @@ from millpond.db.database import Database, Transaction
 from millpond.db.migrations import read_folder
 from millpond.db.sqlite import SqliteDatabase
 from millpond.db.statements import load
-from millpond.rules.admission import Closing
 from millpond.rules.effects import Ending, Facts, Instead, Recorded, Then
 from millpond.rules.errors import KeyConflict, LeaseLost
 from millpond.rules.filters import Term
@@ -150,10 +149,6 @@ class Store:
             full=False,
         ).leases
 
-    def unroute(self, lane: str, after: int = 0, limit: int = PAGE_ROWS) -> int:
-        """Send ready work of a lane that the policy does not have back to be routed; see `lease.unroute`."""
-        return self.db.write(partial(leasing.unroute, lane=lane, after=after, limit=limit), full=False)
-
     def ready_lanes(self) -> list[str]:
         """The lanes that have ready work, `''` for work to be routed."""
         return self.db.read(leasing.ready_lanes)
@@ -237,61 +232,32 @@ class Store:
 
     # --- persons ----------------------------------------------------------------------------------------------------
 
-    def cancel(self, job_id: int, *, hold_ms: int = 0) -> persons.Moved:
-        """Withdraw all requests of a job and cancel it."""
-        return self.db.write(partial(persons.cancel, job_id=job_id, hold_ms=hold_ms, now_ms=self.now_ms()))
-
-    def withdraw(self, request_id: int, *, hold_ms: int = 0) -> persons.Moved:
-        """Withdraw one request; its job is cancelled when none is left."""
-        return self.db.write(partial(persons.withdraw, request_id=request_id, hold_ms=hold_ms, now_ms=self.now_ms()))
-
-    def retry(self, job_id: int, *, granted: int = 0, lane: str | None = None) -> persons.Moved:
-        """Ask again for a failed, cancelled or undeliverable job."""
-        return self.db.write(partial(persons.retry, job_id=job_id, granted=granted, lane=lane, now_ms=self.now_ms()))
-
-    def cancel_each(
-        self, holds: Iterable[tuple[int, int]], *, submissions: Sequence[int] | None = None
-    ) -> list[persons.Moved]:
+    def cancel(self, holds: Iterable[tuple[int, int]], *, submissions: persons.Whose = None) -> list[persons.Moved]:
         """Cancel jobs in one commit, or withdraw what some submissions ask of them.
 
         `holds`: ids, each with how many ms a call in flight is listened to. Raises the first failure; the others are
         committed all the same.
         """
-        now_ms = self.now_ms()
-        if submissions is None:
-            verbs = [partial(persons.cancel, job_id=id_, hold_ms=ms, now_ms=now_ms) for id_, ms in holds]
-        else:
-            verbs = [
-                partial(persons.withdraw_submissions, job_id=id_, submissions=submissions, hold_ms=ms, now_ms=now_ms)
-                for id_, ms in holds
-            ]
-        return _all_done(self.db.write_all(verbs))
+        verb = partial(persons.cancel, whose=submissions, now_ms=self.now_ms())
+        return _all_done(self.db.write_all([partial(verb, job_id=id_, hold_ms=ms) for id_, ms in holds]))
 
-    def retry_each(
-        self,
-        job_ids: Iterable[int],
-        *,
-        granted: int = 0,
-        lane: str | None = None,
-        submissions: Sequence[int] | None = None,
+    def retry(
+        self, job_ids: Iterable[int], *, granted: int = 0, lane: str | None = None, submissions: persons.Whose = None
     ) -> list[persons.Moved]:
-        """Ask again for jobs in one commit, all of them or for some submissions. Raises as `cancel_each`."""
-        verb = partial(persons.retry, granted=granted, lane=lane, now_ms=self.now_ms(), submissions=submissions)
+        """Ask again for jobs in one commit, for everyone or for some submissions. Raises as `cancel`."""
+        verb = partial(persons.retry, whose=submissions, granted=granted, lane=lane, now_ms=self.now_ms())
         return _all_done(self.db.write_all([partial(verb, job_id=id_) for id_ in job_ids]))
 
-    def would_withdraw(self, job_id: int, submissions: Sequence[int]) -> persons.Moved:
-        """What withdrawing what some submissions ask of a live job would do."""
-        return self.db.read(partial(persons.would_withdraw, job_id=job_id, submissions=submissions))
+    def would_cancel(self, job_ids: Iterable[int], *, submissions: persons.Whose = None) -> list[persons.Moved]:
+        """What `cancel` would do to jobs as they stand, in one read."""
+        return self.db.read(lambda tx: [persons.would_cancel(tx, id_, submissions) for id_ in job_ids])
 
-    def has_withdrawn(self, job_id: int, submissions: Sequence[int]) -> bool:
-        """Whether some submissions have withdrawn anything that they asked of a job."""
-        return self.db.read(partial(persons.has_withdrawn, job_id=job_id, submissions=submissions))
+    def would_retry(self, job_ids: Iterable[int], *, submissions: persons.Whose = None) -> list[persons.Moved]:
+        """What `retry` would do to jobs as they stand, in one read."""
+        now_ms = self.now_ms()
+        return self.db.read(lambda tx: [persons.would_retry(tx, id_, submissions, now_ms) for id_ in job_ids])
 
     # --- lanes ------------------------------------------------------------------------------------------------------
-
-    def close_lane(self, lane: str, closing: Closing) -> None:
-        """Close a lane for every drainer."""
-        self.db.write(partial(lanes.close_lane, lane=lane, closing=closing, now_ms=self.now_ms()))
 
     def open_lane(self, lane: str) -> None:
         """Open a lane, whoever closed it."""
@@ -310,10 +276,6 @@ class Store:
     def tally(self) -> dict[str, int]:
         """Every maintained count."""
         return self.db.read(looking.tally)
-
-    def recount(self) -> dict[str, int]:
-        """The counts read off the jobs themselves."""
-        return self.db.read(looking.recount)
 
     def miscounted(self) -> dict[str, tuple[int, int]]:
         """Names whose kept count differs from the jobs in one snapshot: kept, and counted. Nothing: all is well."""

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millpond.rules.effects import ACCEPT, Then
-from millpond.rules.errors import KeyConflict, LeaseLost, UsageError
+from millpond.rules.errors import KeyConflict, LeaseLost
 from millpond.rules.job import Lease
-from millpond.rules.lifecycle import LIVE
 from millpond.store.store import Store
+from millpond.testing.cases import refuse_without_assertions
 from millpond.testing.promises import check_promises
 from millpond.testing.store_model import MAX_LEASES_LOST, Model, ModelJob
-from millpond.testing.store_scene import MakeStore, Scene, ending
+from millpond.testing.store_scene import MakeStore, Scene, asked, at_position, ending
 
 HOLD_MS = st.sampled_from([0, 1_000])
 ENDS = st.sampled_from(["ok", "ok", "retryable", "ambiguous", "permanent", "unusable"])
@@ -38,8 +38,7 @@ def store_machine(make_store: MakeStore) -> type[BesideAModel]:
 
     `make_store(now_ms)` makes a new, empty store that reads its time from `now_ms`; each run closes its own.
     """
-    if not __debug__:
-        raise UsageError("found python -O, which leaves assertions out; run the machine without it")
+    refuse_without_assertions()
 
     class OfThisStore(BesideAModel):
         @staticmethod
@@ -64,6 +63,7 @@ class BesideAModel(RuleBasedStateMachine):
         self.owners = [self.scene.worker, self.scene.owner("w1")]
         self.leases: list[Lease] = []
         self.calls: list[tuple[str, Lease]] = []
+        self.submission_of: dict[int, int] = {}
 
     def teardown(self) -> None:
         """Close the store."""
@@ -75,16 +75,25 @@ class BesideAModel(RuleBasedStateMachine):
 
     # --- what callers do ----------------------------------------------------------------------------------------------
 
-    @rule(named=WORKS, fresh=st.booleans(), priority=st.integers(0, 2), delay=st.sampled_from([0, 0, 40]))
-    def ask(self, named: tuple[str, str], fresh: bool, priority: int, delay: int) -> None:
+    @rule(
+        named=WORKS,
+        fresh=st.booleans(),
+        priority=st.integers(0, 2),
+        delay=st.sampled_from([0, 0, 40]),
+        more=st.booleans(),
+    )
+    def ask(self, named: tuple[str, str], fresh: bool, priority: int, delay: int, more: bool) -> None:
+        """`more`: in the newest submission, so that several of its requests may hang on one job."""
         key, work = named
         now, start = self.scene.now_ms, self.scene.now_ms + delay
         expected = self.model.ask(key, work, fresh, priority, start, now)
-        try:
-            receipt = self.scene.ask(key, work=work, fresh=fresh, priority=priority, not_before_ms=start)
-        except KeyConflict:
+        submission = max(self.submission_of.values()) if more and self.submission_of else self.store.open_submission()
+        one = asked(key, work=work, fresh=fresh, priority=priority, not_before_ms=start)
+        [receipt] = self.store.enqueue([at_position(one, len(self.submission_of))], submission)
+        if isinstance(receipt, KeyConflict):
             assert expected == "conflict"
             return
+        self.submission_of[receipt.request_id] = submission
         assert receipt.disposition == expected
         new = ModelJob(key, work, priority=priority)
         assert (receipt.job_id in self.model.jobs) == (expected == "joined" or self.has_done_job(expected, key))
@@ -99,53 +108,45 @@ class BesideAModel(RuleBasedStateMachine):
     @precondition(lambda self: self.model.jobs)
     @rule(data=st.data(), hold_ms=HOLD_MS)
     def cancel(self, data: st.DataObject, hold_ms: int) -> None:
-        job_id = self.pick(data, list(self.model.jobs))
-        assert self.store.cancel(job_id, hold_ms=hold_ms).moved == self.model.cancel(job_id, hold_ms)
+        self.cancel_for(self.pick(data, list(self.model.jobs)), None, hold_ms)
 
     @precondition(lambda self: self.model.jobs)
     @rule(data=st.data(), hold_ms=HOLD_MS)
-    def withdraw(self, data: st.DataObject, hold_ms: int) -> None:
-        request_id = self.pick(data, sorted(id_ for job in self.model.jobs.values() for id_ in job.requests))
-        done = self.store.withdraw(request_id, hold_ms=hold_ms)
-        assert done.moved == self.model.withdraw(request_id, hold_ms)
+    def cancel_for_a_submission(self, data: st.DataObject, hold_ms: int) -> None:
+        self.cancel_for(*self.pick_submission(data), hold_ms)
 
-    @precondition(lambda self: self.model.jobs)
-    @rule(data=st.data(), hold_ms=HOLD_MS)
-    def withdraw_submission(self, data: st.DataObject, hold_ms: int) -> None:
-        """Here each request is a submission of its own, so that to withdraw one is to withdraw the other."""
-        job_id, request_id, submission_id = self.pick_submission(data)
-        would = self.store.would_withdraw(job_id, [submission_id])
-        [done] = self.store.cancel_each([(job_id, hold_ms)], submissions=[submission_id])
-        alive = self.model.jobs[job_id].state in LIVE
-        assert done.moved == self.model.withdraw(request_id, hold_ms)
-        assert done.goes_on == (done.moved and self.model.jobs[job_id].state in LIVE)
-        assert not alive or (would.moved, would.goes_on) == (done.moved, done.goes_on)
-
-    @precondition(lambda self: self.model.jobs)
-    @rule(data=st.data())
-    def retry_submission(self, data: st.DataObject) -> None:
-        job_id, request_id, submission_id = self.pick_submission(data)
-        [done] = self.store.retry_each([job_id], submissions=[submission_id])
-        assert done.moved == self.model.retry_request(request_id)
-
-    def pick_submission(self, data: st.DataObject) -> tuple[int, int, int]:
-        """A job, a request that hangs on it, and that request's submission."""
-        job_id = self.pick(data, [id_ for id_, job in self.model.jobs.items() if job.requests])
-        one = self.pick(data, self.store.requests(job_id))
-        return job_id, one.id, one.submission_id
+    def cancel_for(self, job_id: int, submissions: list[int] | None, hold_ms: int) -> None:
+        done = self.scene.cancel(job_id, hold_ms=hold_ms, submissions=submissions)
+        assert (done.moved, done.goes_on) == self.model.cancel(job_id, self.requests_of(submissions), hold_ms)
 
     @precondition(lambda self: any(job.state in ("failed", "cancelled") for job in self.model.jobs.values()))
     @rule(data=st.data())
     def retry(self, data: st.DataObject) -> None:
         over = [id_ for id_, job in self.model.jobs.items() if job.state in ("failed", "cancelled")]
-        job_id = self.pick(data, over)
-        assert self.store.retry(job_id).moved == self.model.retry(job_id)
+        self.retry_for(self.pick(data, over), None)
 
     @precondition(lambda self: self.model.jobs)
     @rule(data=st.data())
     def retry_whatever(self, data: st.DataObject) -> None:
-        job_id = self.pick(data, list(self.model.jobs))
-        assert self.store.retry(job_id).moved == self.model.retry(job_id)
+        self.retry_for(self.pick(data, list(self.model.jobs)), None)
+
+    @precondition(lambda self: self.model.jobs)
+    @rule(data=st.data())
+    def retry_for_a_submission(self, data: st.DataObject) -> None:
+        self.retry_for(*self.pick_submission(data))
+
+    def retry_for(self, job_id: int, submissions: list[int] | None) -> None:
+        done = self.scene.retry(job_id, submissions=submissions)
+        assert done.moved == self.model.retry(job_id, self.requests_of(submissions))
+
+    def pick_submission(self, data: st.DataObject) -> tuple[int, list[int]]:
+        """A job, and a submission of which some request hangs on it."""
+        job_id = self.pick(data, [id_ for id_, job in self.model.jobs.items() if job.requests])
+        return job_id, [self.pick(data, self.store.requests(job_id)).submission_id]
+
+    def requests_of(self, submissions: list[int] | None) -> list[int]:
+        """The requests of some submissions, or all."""
+        return [id_ for id_, one in self.submission_of.items() if submissions is None or one in submissions]
 
     # --- what workers do ----------------------------------------------------------------------------------------------
 
@@ -161,7 +162,7 @@ class BesideAModel(RuleBasedStateMachine):
     @rule(named=WORKS, fresh=st.booleans(), at=st.integers(0, 1))
     def ask_and_call(self, named: tuple[str, str], fresh: bool, at: int) -> None:
         """Three verbs in one rule, so that calls are in the air more often than chance would have them there."""
-        self.ask(named, fresh, 0, 0)
+        self.ask(named, fresh, 0, 0, more=False)
         known = len(self.leases)
         self.lease(at, 3)
         for lease in self.leases[known:]:

@@ -5,6 +5,7 @@ Each verb says what the store's verb of that name must answer, and leaves the mo
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from millpond.rules.lifecycle import LIVE
@@ -203,43 +204,35 @@ class Model:
             it.resolution, it.listener = choice, None
             self.wake(it.key)
 
-    def cancel(self, job_id: int, hold_ms: int) -> bool:
+    def cancel(self, job_id: int, whose: Collection[int], hold_ms: int) -> tuple[bool, bool]:
+        """Withdraw those of these requests that hang on a job. Whether anything was, and whether the job goes on."""
         job = self.jobs[job_id]
-        if job.state not in LIVE:
-            return False
-        job.requests = dict.fromkeys(job.requests, False)
+        asking = [id_ for id_, asks in job.requests.items() if asks and id_ in whose]
+        if job.state not in LIVE or not asking:
+            return False, False
+        job.requests |= dict.fromkeys(asking, False)
+        if any(job.requests.values()):
+            return True, True
         job.lease_no += 1
         job.go("cancelled")
         for it in self.attempts.values():
             if it.job == job_id and it.outcome is None:
                 self.lose_sight(it, it.owner if hold_ms and it.owner not in self.dead else None)
-        return True
+        return True, False
 
-    def withdraw(self, request_id: int, hold_ms: int) -> bool:
-        job_id, job = next((id_, job) for id_, job in self.jobs.items() if request_id in job.requests)
-        if job.state not in LIVE or not job.requests[request_id]:
-            return False
-        job.requests[request_id] = False
-        if not any(job.requests.values()):
-            self.cancel(job_id, hold_ms)
-        return True
-
-    def retry_request(self, request_id: int) -> bool:
-        job_id, job = next((id_, job) for id_, job in self.jobs.items() if request_id in job.requests)
-        if job.state in ("failed", "cancelled"):
-            return self.retry(job_id, request_id)
-        withdrawn = not job.requests[request_id]
-        job.requests[request_id] = True
-        return withdrawn
-
-    def retry(self, job_id: int, request_id: int | None = None) -> bool:
+    def retry(self, job_id: int, whose: Collection[int]) -> bool:
         job, live = self.jobs[job_id], self.live(self.jobs[job_id].key)
+        meant = dict.fromkeys((id_ for id_ in job.requests if id_ in whose), True)
+        if job.state not in ("failed", "cancelled"):
+            withdrawn = not all(job.requests[id_] for id_ in meant)
+            job.requests |= meant
+            return withdrawn
         blockers = [t.work for t in self.attempts.values() if t.key == job.key and self.speaks(t)]
         answer = self.in_force.get(job.key)
         works = {*blockers, *([live.work] if live else []), *([self.attempts[answer].work] if answer else [])}
-        if job.state not in ("failed", "cancelled") or not job.requests or works - {job.work}:
+        if not meant or works - {job.work}:
             return False
-        job.requests |= dict.fromkeys(job.requests if request_id is None else [request_id], True)
+        job.requests |= meant
         if live is not None:
             live.requests |= job.requests
             job.requests = {}

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Generator, Mapping
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from millpond.rules.admission import Closing
@@ -18,6 +19,9 @@ from millpond.rules.price import Cost
 from millpond.rules.router import Past, Step
 from millpond.store.bodies import dump_work
 from millpond.store.enqueue import Asked
+from millpond.store.lanes import close_lane
+from millpond.store.lease import unroute
+from millpond.store.persons import Moved, Whose
 from millpond.store.reclaim import OwnerRow
 from millpond.store.settle import Settled
 from millpond.store.store import Store
@@ -116,6 +120,30 @@ class Scene:
         self.settle(uid, "permanent", Then("fail", reason="refused: no"), lease=lease)
         return lease.job_id
 
+    def unroute(self, lane: str, after: int = 0, limit: int = 1_000) -> int:
+        """Send ready work of a lane back to be routed, as a drain does whose policy does not have that lane."""
+        return self.store.db.write(partial(unroute, lane=lane, after=after, limit=limit), full=False)
+
+    def close_lane(self, lane: str, closing: Closing) -> None:
+        """Close a lane, as the end of a call does."""
+        self.store.db.write(partial(close_lane, lane=lane, closing=closing, now_ms=self.now_ms))
+
+    # --- persons ----------------------------------------------------------------------------------------------------
+
+    def cancel(self, job_id: int, *, hold_ms: int = 0, submissions: Whose = None) -> Moved:
+        """Cancel one job, or withdraw what some submissions ask of it; a dry run must have said the same."""
+        [would] = self.store.would_cancel([job_id], submissions=submissions)
+        [done] = self.store.cancel([(job_id, hold_ms)], submissions=submissions)
+        assert done == would, f"a dry run said {would}, and it was {done}"
+        return done
+
+    def retry(self, job_id: int, *, granted: int = 0, lane: str | None = None, submissions: Whose = None) -> Moved:
+        """Ask again for one job, for everyone or for some submissions; a dry run must have said the same."""
+        [would] = self.store.would_retry([job_id], submissions=submissions)
+        [done] = self.store.retry([job_id], granted=granted, lane=lane, submissions=submissions)
+        assert done == would, f"a dry run said {would}, and it was {done}"
+        return done
+
     # --- looking ----------------------------------------------------------------------------------------------------
 
     def job(self, job_id: int) -> Job:
@@ -180,10 +208,6 @@ class Scene:
             store.closed_lanes(),
             store.living_owners(),
         )
-
-    def check_counts(self) -> None:
-        """The maintained counts are those of the rows themselves."""
-        assert self.store.counts() == self.store.recount(), "the tally differs from a recount"
 
 
 def to_free(_work: Any, _route: str, wish: str, _past: Past) -> Step:

@@ -96,8 +96,6 @@ def _act(
         raise UsageError(
             "found " + ("ids and a filter" if ids else "neither ids nor a filter") + ", wanted one of the two"
         )
-    if filter_words is not None and not filter_words.strip():
-        raise UsageError("filter: found an empty one, wanted words; `id:1..` admits every job")
     which = ids if filter_words is None else filter_words
     if filter_words is not None and not yes and not dry_run:
         trial = verb(which, True)
@@ -113,11 +111,11 @@ def _tell(report: BulkReport, given: Given, did: str) -> None:
     if given.json:
         terminal.say_json(report)
         return
-    moved = (report.eligible if report.dry_run else report.done) - report.kept
+    moved = (report.eligible if report.dry_run else report.done) - report.goes_on
     said = f"would be {did}: {moved:,}" if report.dry_run else f"{did} {moved:,}"
     parts = [said, f"eligible {report.eligible:,}"]
-    if report.kept:
-        parts.append(f"{report.kept:,} {'goes' if report.kept == 1 else 'go'} on for others who ask")
+    if report.goes_on:
+        parts.append(f"{report.goes_on:,} {'goes' if report.goes_on == 1 else 'go'} on for others who ask")
     if report.skipped:
         why = ", ".join(f"{n:,} {reason}" for reason, n in sorted(report.reasons.items()))
         parts.append(f"skipped {report.skipped:,} ({why})")

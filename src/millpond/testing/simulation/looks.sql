@@ -6,7 +6,7 @@ SELECT id, idempotency_key, fingerprint, state, live, wait_reason, not_before_ms
 FROM job ORDER BY id
 
 -- name: requests
-SELECT id, job_id, disposition, withdrawn_ms FROM request ORDER BY id
+SELECT id, submission_id, job_id, disposition, withdrawn_ms FROM request ORDER BY id
 
 -- name: attempts
 SELECT seq, uid, job_id, owner, listener, lane, idempotency_key, fingerprint, outcome, resolution, hold_until_ms,

@@ -18,6 +18,7 @@ from millpond.rules.job import Lease, Usage
 from millpond.rules.lifecycle import LIVE
 from millpond.rules.policy import Policy
 from millpond.rules.price import PriceRule
+from millpond.store.persons import Whose
 from millpond.testing.simulation.calls import Call, reply_text
 
 
@@ -53,9 +54,10 @@ class Seen:
     in_force: dict[str, Any] = field(default_factory=dict[str, Any])
     """Key -> its artifact in force."""
 
-    def hanging(self, job_id: int) -> list[int]:
-        """The requests of a job."""
-        return [row.id for row in self.requests.values() if row.job_id == job_id]
+    def hanging(self, job_id: int, whose: Whose = None) -> list[int]:
+        """The requests of a job: everyone's, or those of some submissions."""
+        hanging = [row for row in self.requests.values() if row.job_id == job_id]
+        return [row.id for row in hanging if whose is None or row.submission_id in whose]
 
 
 def look(db: Database) -> Seen:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +32,8 @@ from millpond.rules.price import FREE, PriceRule
 from millpond.rules.verdict import end
 from millpond.store.bodies import dump_work
 from millpond.store.enqueue import Asked
+from millpond.store.lanes import close_lane
+from millpond.store.persons import Whose
 from millpond.store.store import RESOURCES, Store, open_sqlite
 from millpond.testing.clock import DAWN_MS, FakeClock
 from millpond.testing.simulation import calls
@@ -52,8 +55,8 @@ MEMORY = Path("/dev/shm")
 LEASE_MS = 15_000
 
 SHARES: Mapping[str, float] = {
-    "work": 70, "time": 6, "ask": 9, "withdraw": 1, "cancel": 2, "retry": 2.5, "decide": 0.5, "replay": 1,
-    "close": 0.2, "open": 0.7, "crash": 1.2, "freeze": 0.8,
+    "work": 70, "time": 6, "ask": 9, "withdraw": 1, "take_back": 1, "cancel": 2, "retry": 2.5, "decide": 0.5,
+    "replay": 1, "close": 0.2, "open": 0.7, "crash": 1.2, "freeze": 0.8,
 }  # fmt: skip
 """How often each thing is done in the storm, in per cent or so; each seed has its own leanings."""
 
@@ -164,21 +167,19 @@ class World:
         return answers
 
     def withdraw(self, request_id: int, hold_ms: int) -> None:
-        """Withdraw one request."""
-        job_id = self.witness.seen.requests[request_id].job_id
-        if self.store.withdraw(request_id, hold_ms=hold_ms).moved:
-            self.log("withdrawn", request_id)
-            self.witness.withdrawn([request_id], True)
-            if all(self.witness.asks[one].withdrawn for one in self.witness.seen.hanging(job_id)):
-                self._cancelled(job_id, hold_ms)
-        self.witness.check()
+        """Withdraw what the submission of a request asks of its job."""
+        row = self.witness.seen.requests[request_id]
+        self.cancel(row.job_id, hold_ms, [row.submission_id])
 
-    def cancel(self, job_id: int, hold_ms: int) -> None:
-        """Cancel one job."""
-        if self.store.cancel(job_id, hold_ms=hold_ms).moved:
-            self.log("cancelled", job_id)
-            self.witness.withdrawn(self.witness.seen.hanging(job_id), True)
-            self._cancelled(job_id, hold_ms)
+    def cancel(self, job_id: int, hold_ms: int, whose: Whose = None) -> None:
+        """Cancel one job, or withdraw what some submissions ask of it."""
+        seen = self.witness.seen
+        [done] = self.store.cancel([(job_id, hold_ms)], submissions=whose)
+        if done.moved:
+            self.log("cancelled" if whose is None else "withdrawn", f"job {job_id}", *seen.hanging(job_id, whose))
+            self.witness.withdrawn(seen.hanging(job_id, whose), True)
+            if all(self.witness.asks[one].withdrawn for one in seen.hanging(job_id)):
+                self._cancelled(job_id, hold_ms)
         self.witness.check()
 
     def _cancelled(self, job_id: int, hold_ms: int) -> None:
@@ -186,12 +187,19 @@ class World:
             if row.job_id == job_id and row.outcome is None:
                 self.witness.held(row.uid, self.clock() + hold_ms)
 
-    def retry(self, job_id: int, lane: str | None = None) -> None:
-        """Ask again for one job."""
-        done = self.store.retry(job_id, granted=self.policy.max_attempts_per_job, lane=lane)
+    def take_back(self, request_id: int) -> None:
+        """Ask again for what the submission of a request asked of its job."""
+        row = self.witness.seen.requests[request_id]
+        self.retry(row.job_id, whose=[row.submission_id])
+
+    def retry(self, job_id: int, lane: str | None = None, whose: Whose = None) -> None:
+        """Ask again for one job, for everyone or for some submissions."""
+        meant = self.witness.seen.hanging(job_id, whose)
+        granted = self.policy.max_attempts_per_job
+        [done] = self.store.retry([job_id], granted=granted, lane=lane, submissions=whose)
         if done.moved:
-            self.log("retried", job_id, lane or "")
-            self.witness.withdrawn(self.witness.seen.hanging(job_id), False)
+            self.log("retried" if whose is None else "taken back", f"job {job_id}", *meant, lane or "")
+            self.witness.withdrawn(meant, False)
         self.witness.check()
 
     def replay(self, uid: str) -> None:
@@ -290,13 +298,15 @@ class World:
             case "freeze" if awake:
                 self.freeze(rng.choice(awake), rng.choice([3_000, 20_000, 50_000]))
             case "close":
-                self._close_lane()
+                self.close_lane(rng.choice(list(self.policy.lanes)), rng.choice([None, self.clock() + 9_000]))
             case "open":
                 self._open_lanes()
             case _ if what == "ask" or not seen.jobs:
                 self._ask()
             case "withdraw":
                 self.withdraw(rng.choice(list(seen.requests)), rng.choice([0, 8_000, 20_000]))
+            case "take_back":
+                self.take_back(self._draw_withdrawn())
             case "cancel":
                 self.cancel(self._draw_job("leased"), rng.choice([0, 8_000, 20_000]))
             case "retry":
@@ -361,6 +371,11 @@ class World:
         jobs = list(self.witness.seen.jobs.values())
         return self.rng.choice([job.id for job in jobs if job.state in states] or [job.id for job in jobs])
 
+    def _draw_withdrawn(self) -> int:
+        """A request, rather one that is withdrawn."""
+        asks = self.witness.asks
+        return self.rng.choice([id_ for id_, ask in asks.items() if ask.withdrawn] or list(asks))
+
     def _ended(self) -> list[str]:
         """Calls whose end came, whoever heard it."""
         return [call.uid for call in self.witness.calls.values() if call.ends_ms <= self.clock()]
@@ -378,11 +393,11 @@ class World:
             self.retry(job_id)
         return len(waiting)
 
-    def _close_lane(self) -> None:
-        lane = self.rng.choice(list(self.policy.lanes))
-        until_ms = self.rng.choice([None, self.clock() + 9_000])
+    def close_lane(self, lane: str, until_ms: int | None) -> None:
+        """A person closes a lane."""
         self.log("closed", lane, until_ms)
-        self.store.close_lane(lane, Closing(until_ms, "person: a rest", "person"))
+        closing = Closing(until_ms, "person: a rest", "person")
+        self.store.db.write(partial(close_lane, lane=lane, closing=closing, now_ms=self.clock()))
         self.witness.check()
 
     def _open_lanes(self) -> int:

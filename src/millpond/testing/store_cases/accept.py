@@ -86,7 +86,7 @@ def a_reply_to_other_work_is_never_in_force(scene: Scene) -> None:
 
 def a_cancelled_job_stays_so_and_its_artifact_serves_the_next_request(scene: Scene) -> None:
     lease, uid = scene.in_flight("k")
-    scene.store.cancel(lease.job_id, hold_ms=60_000)
+    scene.cancel(lease.job_id, hold_ms=60_000)
     settled = scene.settle(uid, "late", lease=lease)
     assert (settled.accepted, settled.moved) == (True, False)
     assert scene.state(lease.job_id) == "cancelled"

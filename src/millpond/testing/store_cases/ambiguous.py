@@ -66,7 +66,7 @@ def a_hold_that_is_given_up_wakes_the_job(scene: Scene) -> None:
 def a_scheduled_job_that_wakes_within_a_hold_decides_nothing(scene: Scene) -> None:
     """The call of a cancelled job is still listened to when the next job of its key is due: it waits, unpaid."""
     lease, uid = scene.in_flight("k")
-    scene.store.cancel(lease.job_id, hold_ms=60_000)
+    scene.cancel(lease.job_id, hold_ms=60_000)
     receipt = scene.ask("k", not_before_ms=scene.now_ms + 1_000)
     scene.clock.advance(1_000)
     heir = scene.take(receipt.job_id)
@@ -81,7 +81,7 @@ def a_scheduled_job_that_wakes_within_a_hold_decides_nothing(scene: Scene) -> No
 def a_soft_timeout_begins_no_second_hold(scene: Scene) -> None:
     """A cancel gave the call its hold. Whoever asks again may be deciding it already."""
     lease, uid = scene.in_flight("k")
-    scene.store.cancel(lease.job_id, hold_ms=5_000)
+    scene.cancel(lease.job_id, hold_ms=5_000)
     heir = scene.ask("k").job_id
     scene.clock.advance(5_000)
     scene.store.end_own_holds(scene.worker)
@@ -208,7 +208,7 @@ def a_job_that_waits_for_a_person_is_not_woken_by_the_clock(scene: Scene) -> Non
 def whatever_ends_an_attempt_wakes_the_held_job_of_its_key(scene: Scene) -> None:
     """The job that made the attempt is cancelled; the one that waits is another."""
     first, uid = scene.in_flight("k")
-    scene.store.cancel(first.job_id, hold_ms=60_000)
+    scene.cancel(first.job_id, hold_ms=60_000)
     second = scene.ask("k").job_id
     assert scene.state(second) == "waiting/held"
     scene.settle(uid, "retryable", lease=first)

@@ -89,7 +89,7 @@ def a_failed_job_is_never_joined(scene: Scene) -> None:
 
 def a_cancelled_job_is_never_joined(scene: Scene) -> None:
     cancelled = scene.ask("k").job_id
-    scene.store.cancel(cancelled)
+    scene.cancel(cancelled)
     receipt = scene.ask("k")
     assert (receipt.disposition, scene.state(receipt.job_id)) == ("new", "ready")
     assert receipt.job_id != cancelled
@@ -103,7 +103,7 @@ def a_truncated_reply_answers_nobody_else(scene: Scene) -> None:
 
 def a_key_whose_call_is_still_open_makes_a_held_job(scene: Scene) -> None:
     lease, _ = scene.in_flight("k")
-    scene.store.cancel(lease.job_id, hold_ms=60_000)
+    scene.cancel(lease.job_id, hold_ms=60_000)
     receipt = scene.ask("k")
     assert (receipt.disposition, scene.state(receipt.job_id)) == ("new", "waiting/held")
     assert scene.job(receipt.job_id).not_before_ms is None, "its listener says when, not the clock"
@@ -111,7 +111,7 @@ def a_key_whose_call_is_still_open_makes_a_held_job(scene: Scene) -> None:
 
 def a_job_held_at_birth_knows_what_was_tried_before_it(scene: Scene) -> None:
     lease, uid = scene.in_flight("k")
-    scene.store.cancel(lease.job_id, hold_ms=60_000)
+    scene.cancel(lease.job_id, hold_ms=60_000)
     job_id = scene.ask("k").job_id
     scene.store.stop_listening(uid)
     heir = scene.take(job_id)
@@ -126,7 +126,7 @@ def a_job_held_at_birth_knows_what_was_tried_before_it(scene: Scene) -> None:
 def a_job_born_behind_a_hold_keeps_its_own_schedule_too(scene: Scene) -> None:
     tomorrow = scene.now_ms + A_DAY_MS
     lease, _ = scene.in_flight("k")
-    scene.store.cancel(lease.job_id, hold_ms=60_000)
+    scene.cancel(lease.job_id, hold_ms=60_000)
     receipt = scene.ask("k", not_before_ms=tomorrow)
     scene.store.reclaim(scene.worker)
     scene.clock.advance(60_000)
@@ -173,7 +173,7 @@ def fresh_without_an_artifact_joins_what_is_under_way(scene: Scene) -> None:
 
 def a_request_for_an_artifact_without_a_done_job_gets_a_job_born_done(scene: Scene) -> None:
     lease, uid = scene.in_flight("k")
-    scene.store.cancel(lease.job_id, hold_ms=60_000)
+    scene.cancel(lease.job_id, hold_ms=60_000)
     assert scene.settle(uid, "late but good", lease=lease).accepted
     receipt = scene.ask("k")
     assert (receipt.disposition, scene.state(receipt.job_id)) == ("reused", "done")
@@ -196,7 +196,7 @@ def a_key_names_one_work_while_its_artifact_is_in_force(scene: Scene) -> None:
 
 def a_key_names_one_work_while_its_attempt_may_still_speak(scene: Scene) -> None:
     lease, _ = scene.in_flight("mine", work="one")
-    scene.store.cancel(lease.job_id, hold_ms=60_000)
+    scene.cancel(lease.job_id, hold_ms=60_000)
     with scene.refused(KeyConflict):
         scene.ask("mine", work="another")
 
@@ -242,7 +242,7 @@ def reused_and_fresh_may_stand_in_one_submission(scene: Scene) -> None:
 
 def a_job_born_done_and_a_fresh_one_may_stand_in_one_submission(scene: Scene) -> None:
     lease, uid = scene.in_flight("k")
-    scene.store.cancel(lease.job_id, hold_ms=60_000)
+    scene.cancel(lease.job_id, hold_ms=60_000)
     scene.settle(uid, "old", lease=lease)
     answers = scene.ask_many(asked("k"), asked("k", fresh=True))
     receipts = [one for one in answers if isinstance(one, Receipt)]

@@ -124,7 +124,7 @@ def attempts_of_a_job_are_numbered_from_one(scene: Scene) -> None:
 def record_of_an_answered_key_makes_the_job_done_without_a_call(scene: Scene) -> None:
     """The answer came while this job was held; it is not billed again, and no row says that it was called."""
     first, uid = scene.in_flight("k")
-    scene.store.cancel(first.job_id, hold_ms=60_000)
+    scene.cancel(first.job_id, hold_ms=60_000)
     second = scene.ask("k")
     scene.store.stop_listening(uid)
     lease = scene.take(second.job_id)
@@ -138,7 +138,7 @@ def record_of_an_answered_key_makes_the_job_done_without_a_call(scene: Scene) ->
 def record_behind_an_open_attempt_holds_the_job(scene: Scene) -> None:
     """Another job of the key has a call in the air: this one was ready when it was cancelled and asked for anew."""
     first, uid = scene.in_flight("k")
-    scene.store.cancel(first.job_id, hold_ms=60_000)
+    scene.cancel(first.job_id, hold_ms=60_000)
     second = scene.ask("k", not_before_ms=scene.now_ms + 5)
     scene.clock.advance(5)
     lease = scene.take(second.job_id)

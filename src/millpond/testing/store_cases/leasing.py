@@ -95,7 +95,7 @@ def a_full_lane_does_not_hide_the_work_of_another(scene: Scene) -> None:
 def a_closed_lane_gives_nothing_and_nothing_is_written(scene: Scene) -> None:
     scene.ask("k")
     scene.route()
-    scene.store.close_lane("free", Closing(scene.now_ms + 1_000, "429", "saturated"))
+    scene.close_lane("free", Closing(scene.now_ms + 1_000, "429", "saturated"))
     with scene.unchanged():
         assert scene.lease(9) == []
     scene.clock.advance(1_000)
@@ -104,8 +104,8 @@ def a_closed_lane_gives_nothing_and_nothing_is_written(scene: Scene) -> None:
 
 def a_lane_that_a_person_must_open_stays_closed(scene: Scene) -> None:
     scene.ask("k")
-    scene.store.close_lane("free", Closing(None, "no money", "down"))
-    scene.store.close_lane("free", Closing(scene.now_ms + 1, "429", "saturated"))
+    scene.close_lane("free", Closing(None, "no money", "down"))
+    scene.close_lane("free", Closing(scene.now_ms + 1, "429", "saturated"))
     scene.clock.advance(10**9)
     assert scene.lease(9) == []
     scene.store.open_lane("free")
@@ -114,7 +114,7 @@ def a_lane_that_a_person_must_open_stays_closed(scene: Scene) -> None:
 
 def the_longer_closing_stands(scene: Scene) -> None:
     for ms in (5_000, 1_000):
-        scene.store.close_lane("free", Closing(scene.now_ms + ms, "429", "saturated"))
+        scene.close_lane("free", Closing(scene.now_ms + ms, "429", "saturated"))
     scene.clock.advance(4_999)
     assert set(scene.store.closed_lanes()) == {"free"}
     scene.clock.advance(1)
@@ -230,10 +230,10 @@ def work_of_lanes_that_the_policy_no_longer_has_is_routed_again(scene: Scene) ->
         scene.ask(f"f{at}", lane="free")
     waits = scene.ask("w", lane="gone").job_id
     assert scene.store.ready_lanes() == ["free", "gone"]
-    last = scene.store.unroute("gone", 0, limit=2)
+    last = scene.unroute("gone", 0, limit=2)
     assert scene.store.ready_lanes() == ["", "free", "gone"]
-    assert scene.store.unroute("gone", last, limit=10) == waits
-    assert scene.store.unroute("gone", waits) == waits
+    assert scene.unroute("gone", last, limit=10) == waits
+    assert scene.unroute("gone", waits) == waits
     assert scene.job(waits).next_lane == "gone", "its caller asked for this lane by name: it waits for it"
     assert [lease.idempotency_key for lease in scene.lease(9, route=None)] == ["f0", "f1", "f2"]
     assert scene.store.ready_lanes() == ["", "gone"]
@@ -268,7 +268,7 @@ def o12_a_command_that_cannot_be_loaded_is_shelved_and_the_others_go_on(scene: S
     assert [(job.reason or "").split(":")[0] for job in shelved] == ["undeliverable", "undeliverable"]
     assert "a: " in (shelved[1].reason or ""), "the reason names the field"
     assert scene.lease(9, registry={"sum": _Sum}) == [], "it is not tried again and again"
-    scene.check_counts()
+    assert scene.store.miscounted() == {}
 
 
 def o12_a_shelved_command_goes_on_when_a_person_says_so(scene: Scene) -> None:
@@ -276,7 +276,7 @@ def o12_a_shelved_command_goes_on_when_a_person_says_so(scene: Scene) -> None:
     assert scene.lease(registry={}) == []
     scene.clock.advance(10**9)
     assert scene.lease(registry={"gone": _Sum}) == [], "time alone mends no command"
-    assert scene.store.retry(job_id).moved
+    assert scene.retry(job_id).moved
     assert [lease.work for lease in scene.lease(registry={"gone": _Sum})] == [_Sum(a=1)]
 
 

@@ -14,7 +14,7 @@ from millpond.testing.store_scene import Scene, asked
 def counts_are_kept_as_jobs_move(scene: Scene) -> None:
     scene.answered("done")
     scene.failed("failed")
-    scene.store.cancel(scene.ask("cancelled").job_id)
+    scene.cancel(scene.ask("cancelled").job_id)
     scene.ask("scheduled", not_before_ms=scene.now_ms + 1)
     lease, uid = scene.in_flight("held")
     scene.store.detach(uid, lease, 1_000)
@@ -26,7 +26,7 @@ def counts_are_kept_as_jobs_move(scene: Scene) -> None:
     assert counts == {
         "waiting": 2, "held": 1, "ready": 1, "leased": 1, "offloaded": 0, "done": 1, "failed": 1, "cancelled": 1,
     }  # fmt: skip
-    assert counts == scene.store.recount()
+    assert scene.store.miscounted() == {}
     tally = scene.store.tally()
     assert (tally["joined"], tally["reused"]) == (1, 1)
 
@@ -122,7 +122,7 @@ def a_submission_is_read_whole_with_its_replies(scene: Scene) -> None:
             case "failed":
                 scene.store.give(lease, Then("fail", reason="refused: no"))
             case _:
-                scene.store.cancel(lease.job_id)
+                scene.cancel(lease.job_id)
     found = list(scene.store.answered(1))
     assert [(one.custom_id, one.state) for one in found] == [(f"c{at}", key) for at, key in enumerate(keys)]
     for one in (found[0], found[3]):
@@ -151,7 +151,7 @@ def a_submission_says_how_its_requests_stand(scene: Scene) -> None:
     leases = {lease.idempotency_key: lease for lease in scene.lease(3)}
     scene.settle(scene.send(leases["k0"]), "blue", lease=leases["k0"])
     scene.store.give(leases["k1"], Then("fail", reason="refused: no"))
-    scene.store.cancel(leases["k2"].job_id)
+    scene.cancel(leases["k2"].job_id)
     submission = scene.store.submission(1)
     assert submission is not None
     assert (submission.name, submission.source, submission.created_ms) == ("s1", "api", scene.now_ms)
@@ -185,9 +185,10 @@ def the_first_pending_request_of_a_submission_is_the_first_without_an_end(scene:
     scene.settle(scene.send(leases["k0"]), "blue", lease=leases["k0"])
     assert scene.store.first_pending(1) == 1, "a request whose job is leased still waits"
     scene.store.give(leases["k1"], Then("fail", reason="refused: no"))
-    scene.store.cancel(leases["k2"].job_id)
+    scene.cancel(leases["k2"].job_id)
     assert scene.store.first_pending(1) == 3
-    scene.store.withdraw(scene.store.requests(leases["k3"].job_id)[0].id)
+    scene.ask("k3")
+    scene.cancel(leases["k3"].job_id, submissions=[1])
     assert scene.store.first_pending(1) == 4
     for key in ("k4", "k5"):
         scene.answered(key)
@@ -198,7 +199,7 @@ def the_first_pending_request_of_a_submission_is_the_first_without_an_end(scene:
 def a_withdrawn_request_waits_no_more_while_its_job_goes_on(scene: Scene) -> None:
     scene.ask("k")
     left = scene.ask("k")
-    assert scene.store.withdraw(left.request_id).moved
+    assert scene.cancel(left.job_id, submissions=[left.submission_id]).moved
     assert scene.store.first_pending(left.submission_id) is None
     assert scene.store.first_pending(1) == 0
 
@@ -209,11 +210,11 @@ def a_request_that_waits_is_found_as_long_as_there_is_one(scene: Scene) -> None:
     scene.failed("failed")
     assert scene.store.any_pending_request() is None
     first, second = scene.ask("k"), scene.ask("k")
-    scene.store.withdraw(first.request_id)
+    scene.cancel(first.job_id, submissions=[first.submission_id])
     assert scene.store.any_pending_request() == second.request_id
     scene.take(first.job_id)
     assert scene.store.any_pending_request() == second.request_id
-    scene.store.cancel(first.job_id)
+    scene.cancel(first.job_id)
     assert scene.store.any_pending_request() is None
 
 

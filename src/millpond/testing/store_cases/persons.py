@@ -1,4 +1,4 @@
-"""What people ask of jobs: cancel, withdraw one request, retry. Exactly one terminal state, whatever races."""
+"""What people ask of jobs: cancel and retry, for everyone or for a submission; one terminal state, whatever races."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def o03_a_job_is_cancelled_in_every_live_state_once(scene: Scene) -> None:
         ready, scheduled, backed_off, held, waiting_for_a_person, leased_before_the_call, during_the_call]  # fmt: skip
     for way in ways:
         job_id = way(way.__name__)
-        assert scene.store.cancel(job_id, hold_ms=1_000).moved, way.__name__
+        assert scene.cancel(job_id, hold_ms=1_000).moved, way.__name__
         job = scene.job(job_id)
         assert (job.state, job.settled_ms, job.settled_by) == ("cancelled", scene.now_ms, "person")
         assert [one.withdrawn_ms for one in scene.store.requests(job_id)] == [scene.now_ms]
         with scene.unchanged():
-            again = scene.store.cancel(job_id)
+            again = scene.cancel(job_id)
         assert (again.moved, again.why) == (False, "already cancelled")
     scene.clock.advance(10**6)
     assert scene.lease(99) == [], "nothing goes on after it was cancelled"
@@ -55,15 +55,15 @@ def o03_a_job_is_cancelled_in_every_live_state_once(scene: Scene) -> None:
 def o03_what_has_ended_says_so_when_it_is_cancelled(scene: Scene) -> None:
     done, failed = scene.answered("done"), scene.failed("failed")
     with scene.unchanged():
-        assert scene.store.cancel(done.job_id).why == "already done"
-        assert scene.store.cancel(failed).why == "already failed"
-        assert scene.store.cancel(999).why == "unknown job"
+        assert scene.cancel(done.job_id).why == "already done"
+        assert scene.cancel(failed).why == "already failed"
+        assert scene.cancel(999).why == "unknown job"
     assert scene.text(done.request_id) == "an answer"
 
 
 def o03_cancelled_during_the_call_the_answer_is_kept_and_the_job_stays_cancelled(scene: Scene) -> None:
     lease, uid = scene.in_flight("k")
-    scene.store.cancel(lease.job_id, hold_ms=60_000)
+    scene.cancel(lease.job_id, hold_ms=60_000)
     row = scene.attempt(uid)
     assert (row.outcome, row.code, row.listener) == ("ambiguous", "cancelled", scene.worker)
     settled = scene.settle(uid, "late", lease=lease)
@@ -77,7 +77,7 @@ def o03_cancelled_during_the_call_the_answer_is_kept_and_the_job_stays_cancelled
 
 def o03_a_failure_that_comes_after_the_cancel_schedules_nothing(scene: Scene) -> None:
     lease, uid = scene.in_flight("k")
-    scene.store.cancel(lease.job_id, hold_ms=60_000)
+    scene.cancel(lease.job_id, hold_ms=60_000)
     for answer, then in (("retryable", Then("back_off", delay_ms=1)), ("permanent", Then("fail", reason="no: no"))):
         assert not scene.settle(uid, answer, then, lease=lease).moved
     assert scene.state(lease.job_id) == "cancelled"
@@ -85,11 +85,11 @@ def o03_a_failure_that_comes_after_the_cancel_schedules_nothing(scene: Scene) ->
 
 def o03_a_worker_finds_out_at_its_next_step(scene: Scene) -> None:
     before_call = scene.take(scene.ask("a").job_id)
-    scene.store.cancel(before_call.job_id)
+    scene.cancel(before_call.job_id)
     with scene.lease_lost():
         scene.record(before_call)
     during_call, uid = scene.in_flight("b")
-    scene.store.cancel(during_call.job_id, hold_ms=60_000)
+    scene.cancel(during_call.job_id, hold_ms=60_000)
     assert scene.store.detach(uid, during_call, 60_000) is False
     assert scene.state(during_call.job_id) == "cancelled"
 
@@ -97,40 +97,15 @@ def o03_a_worker_finds_out_at_its_next_step(scene: Scene) -> None:
 def o03_settled_first_wins_over_the_cancel(scene: Scene) -> None:
     lease, uid = scene.in_flight("k")
     scene.settle(uid, "blue", lease=lease)
-    assert not scene.store.cancel(lease.job_id).moved
+    assert not scene.cancel(lease.job_id).moved
     assert (scene.state(lease.job_id), scene.text(1)) == ("done", "blue")
 
 
-def withdrawing_one_request_leaves_the_job_to_the_others(scene: Scene) -> None:
-    first, second = scene.ask("k"), scene.ask("k")
-    assert scene.store.withdraw(first.request_id).moved
-    assert scene.state(first.job_id) == "ready"
-    with scene.unchanged():
-        assert not scene.store.withdraw(first.request_id).moved
-        assert not scene.store.withdraw(999).moved
-    lease = scene.take(first.job_id)
-    assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 1
-    result = scene.store.result(first.request_id)
-    assert result is not None
-    assert (result.state, scene.text(second.request_id)) == ("cancelled", "blue")
-
-
-def withdrawing_the_last_request_cancels_the_job(scene: Scene) -> None:
-    first, second = scene.ask("k"), scene.ask("k")
-    lease = scene.take(first.job_id)
-    uid = scene.send(lease)
-    scene.store.withdraw(first.request_id, hold_ms=1_000)
-    assert scene.state(first.job_id) == "leased"
-    assert scene.store.withdraw(second.request_id, hold_ms=1_000).moved
-    assert scene.state(first.job_id) == "cancelled"
-    assert scene.attempt(uid).outcome == "ambiguous"
-
-
-def a_request_that_has_its_answer_is_not_withdrawn(scene: Scene) -> None:
+def what_has_its_answer_is_not_withdrawn(scene: Scene) -> None:
     receipt = scene.answered("k", "blue")
     with scene.unchanged():
-        withdrawn = scene.store.withdraw(receipt.request_id)
-    assert (withdrawn.moved, withdrawn.why) == (False, "already done")
+        withdrawn = scene.cancel(receipt.job_id, submissions=[receipt.submission_id])
+    assert withdrawn == Moved(False, "already done")
     result = scene.store.result(receipt.request_id)
     assert result is not None
     assert (result.state, result.text) == ("done", "blue")
@@ -138,9 +113,9 @@ def a_request_that_has_its_answer_is_not_withdrawn(scene: Scene) -> None:
 
 def retry_takes_a_cancelled_job_up_again(scene: Scene) -> None:
     first, second = scene.ask("k"), scene.ask("k")
-    scene.store.withdraw(first.request_id)
-    scene.store.cancel(first.job_id)
-    assert scene.store.retry(first.job_id).moved
+    scene.cancel(first.job_id, submissions=[first.submission_id])
+    scene.cancel(first.job_id)
+    assert scene.retry(first.job_id).moved
     assert [one.withdrawn_ms for one in scene.store.requests(first.job_id)] == [None, None]
     lease = scene.take(first.job_id)
     assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 2
@@ -149,7 +124,7 @@ def retry_takes_a_cancelled_job_up_again(scene: Scene) -> None:
 
 def retry_of_a_failed_job_starts_its_routing_anew(scene: Scene) -> None:
     job_id = scene.failed("k")
-    assert scene.store.retry(job_id, granted=5).moved
+    assert scene.retry(job_id, granted=5).moved
     assert (scene.state(job_id), scene.job(job_id).next_lane) == ("ready", "")
     facts = scene.store.look_back(scene.take(job_id))
     assert (facts.past.tried, facts.past.undecided, facts.attempts_made, facts.attempts_granted) == ((), (), 1, 5)
@@ -157,14 +132,14 @@ def retry_of_a_failed_job_starts_its_routing_anew(scene: Scene) -> None:
 
 def retry_may_name_the_lane(scene: Scene) -> None:
     job_id = scene.failed("k")
-    scene.store.retry(job_id, lane="paid")
+    scene.retry(job_id, lane="paid")
     assert [lease.lane for lease in scene.lease(room={"paid": 1})] == ["paid"]
 
 
 def retry_of_an_answered_key_makes_the_job_done(scene: Scene) -> None:
     failed = scene.failed("k")
     scene.answered("k", "blue")
-    assert scene.store.retry(failed).moved
+    assert scene.retry(failed).moved
     assert scene.state(failed) == "done"
     assert scene.text(1) == "blue"
 
@@ -172,7 +147,7 @@ def retry_of_an_answered_key_makes_the_job_done(scene: Scene) -> None:
 def retry_hands_the_requests_to_the_live_job_of_the_key(scene: Scene) -> None:
     failed = scene.failed("k")
     alive = scene.ask("k").job_id
-    assert scene.store.retry(failed).moved
+    assert scene.retry(failed).moved
     assert (scene.state(failed), scene.state(alive)) == ("failed", "ready")
     assert scene.store.requests(failed) == []
     assert [(one.id, one.disposition) for one in scene.store.requests(alive)] == [(1, "joined"), (2, "new")]
@@ -181,14 +156,14 @@ def retry_hands_the_requests_to_the_live_job_of_the_key(scene: Scene) -> None:
     assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 2
     assert scene.text(1) == "blue"
     with scene.unchanged():
-        again = scene.store.retry(failed)
+        again = scene.retry(failed)
     assert (again.moved, again.why) == (False, "its requests have moved to another job")
 
 
 def retry_behind_a_call_that_may_still_answer_is_held(scene: Scene) -> None:
     lease, uid = scene.in_flight("k")
-    scene.store.cancel(lease.job_id, hold_ms=60_000)
-    assert scene.store.retry(lease.job_id).moved
+    scene.cancel(lease.job_id, hold_ms=60_000)
+    assert scene.retry(lease.job_id).moved
     assert scene.state(lease.job_id) == "waiting/held"
     assert scene.settle(uid, "late", lease=lease).requests == 1
     assert (scene.state(lease.job_id), scene.text(1)) == ("done", "late")
@@ -197,8 +172,8 @@ def retry_behind_a_call_that_may_still_answer_is_held(scene: Scene) -> None:
 def retry_behind_another_jobs_call_is_held_too(scene: Scene) -> None:
     failed = scene.failed("k")
     lease, uid = scene.in_flight("k")
-    scene.store.cancel(lease.job_id, hold_ms=60_000)
-    assert scene.store.retry(failed).moved
+    scene.cancel(lease.job_id, hold_ms=60_000)
+    assert scene.retry(failed).moved
     assert scene.state(failed) == "waiting/held"
     scene.settle(uid, "late", lease=lease)
     assert (scene.state(failed), scene.state(lease.job_id), scene.text(1)) == ("done", "cancelled", "late")
@@ -206,18 +181,18 @@ def retry_behind_another_jobs_call_is_held_too(scene: Scene) -> None:
 
 def retry_of_a_cancelled_job_finds_the_answer_that_came_meanwhile(scene: Scene) -> None:
     lease, uid = scene.in_flight("k")
-    scene.store.cancel(lease.job_id, hold_ms=60_000)
+    scene.cancel(lease.job_id, hold_ms=60_000)
     scene.settle(uid, "late", lease=lease)
-    assert scene.store.retry(lease.job_id).moved
+    assert scene.retry(lease.job_id).moved
     assert (scene.state(lease.job_id), scene.text(1)) == ("done", "late")
 
 
 def retry_of_what_is_not_over_is_refused(scene: Scene) -> None:
     done, ready = scene.answered("done").job_id, scene.ask("ready").job_id
     with scene.unchanged():
-        assert scene.store.retry(done).why == "is done"
-        assert scene.store.retry(ready).why == "is ready"
-        assert scene.store.retry(999).why == "unknown job"
+        assert scene.retry(done).why == "is done"
+        assert scene.retry(ready).why == "is ready"
+        assert scene.retry(999).why == "unknown job"
 
 
 def retry_of_a_key_that_names_other_work_by_now_is_refused(scene: Scene) -> None:
@@ -225,18 +200,18 @@ def retry_of_a_key_that_names_other_work_by_now_is_refused(scene: Scene) -> None
     scene.settle(uid, "permanent", Then("fail", reason="refused: no"), lease=lease)
     other = scene.ask("mine", work="another")
     with scene.unchanged():
-        assert not scene.store.retry(lease.job_id).moved
+        assert not scene.retry(lease.job_id).moved
     scene.settle(scene.send(scene.take(other.job_id)), "blue")
     with scene.unchanged():
-        assert not scene.store.retry(lease.job_id).moved
+        assert not scene.retry(lease.job_id).moved
 
 
 def retry_grants_a_stated_number_of_further_attempts(scene: Scene) -> None:
     job_id = scene.failed("k")
-    scene.store.retry(job_id, granted=2)
+    scene.retry(job_id, granted=2)
     lease = scene.take(job_id)
     scene.settle(scene.send(lease), "permanent", Then("fail", reason="refused: no"), lease=lease)
-    scene.store.retry(job_id, granted=3)
+    scene.retry(job_id, granted=3)
     lease = scene.take(job_id)
     facts = scene.store.look_back(lease)
     assert (facts.attempts_made, facts.attempts_granted) == (2, 5)
@@ -248,7 +223,7 @@ def retry_forgives_lost_leases(scene: Scene) -> None:
     scene.take(job_id)
     scene.store.reclaim(scene.worker, max_leases_lost=1)
     assert scene.state(job_id) == "failed"
-    scene.store.retry(job_id)
+    scene.retry(job_id)
     assert (scene.state(job_id), scene.job(job_id).leases_lost) == ("ready", 0)
 
 
@@ -256,18 +231,13 @@ def withdrawing_a_submission_leaves_the_job_to_the_others(scene: Scene) -> None:
     scene.ask_many(asked("k"), asked("mine"), asked("k"))
     other = scene.ask("k")
     shared, mine = other.job_id, 2
-    assert scene.store.would_withdraw(shared, [1]) == Moved(True, goes_on=True)
-    assert scene.store.would_withdraw(mine, [1]) == Moved(True)
-    assert scene.store.cancel_each([(shared, 0), (mine, 0)], submissions=[1]) == [
-        Moved(True, goes_on=True), Moved(True)]  # fmt: skip
+    would = scene.store.would_cancel([shared, mine, 99], submissions=[1])
+    assert would == [Moved(True, goes_on=True), Moved(True), Moved(False, "unknown job")]
+    assert scene.store.cancel([(shared, 0), (mine, 0), (99, 0)], submissions=[1]) == would
     assert (scene.state(shared), scene.state(mine)) == ("ready", "cancelled")
     with scene.unchanged():
-        [again] = scene.store.cancel_each([(shared, 0)], submissions=[1])
-        assert (again, scene.store.would_withdraw(shared, [1])) == (Moved(False, "already cancelled"),) * 2
-        assert scene.store.cancel_each([(mine, 0), (99, 0)], submissions=[1]) == [
-            Moved(False, "already cancelled"), Moved(False, "unknown job")]  # fmt: skip
-    told = [event for event in scene.store.events() if event.kind == "withdraw"]
-    assert [(event.submission_id, event.data["request_id"]) for event in told] == [(1, 1), (1, 3), (1, 2)]
+        for job_id in (shared, mine):
+            assert scene.cancel(job_id, submissions=[1]) == Moved(False, "already cancelled")
     lease = scene.take(shared)
     assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 1
     assert scene.text(other.request_id) == "blue"
@@ -279,9 +249,9 @@ def withdrawing_a_submission_leaves_the_job_to_the_others(scene: Scene) -> None:
 def withdrawing_the_last_submission_cancels_the_job_and_keeps_its_reply(scene: Scene) -> None:
     lease, uid = scene.in_flight("k")
     other = scene.ask("k")
-    scene.store.cancel_each([(lease.job_id, 1_000)], submissions=[1])
+    assert scene.cancel(lease.job_id, hold_ms=1_000, submissions=[1]) == Moved(True, goes_on=True)
     assert scene.state(lease.job_id) == "leased"
-    assert scene.store.cancel_each([(lease.job_id, 1_000)], submissions=[other.submission_id]) == [Moved(True)]
+    assert scene.cancel(lease.job_id, hold_ms=1_000, submissions=[other.submission_id]) == Moved(True)
     assert (scene.state(lease.job_id), scene.attempt(uid).outcome) == ("cancelled", "ambiguous")
     assert scene.settle(uid, "late", lease=lease).accepted
 
@@ -290,27 +260,52 @@ def a_submission_that_asks_again_takes_back_its_own_withdrawals_alone(scene: Sce
     scene.ask_many(asked("k"), asked("k"))
     second, third = scene.ask("k"), scene.ask("k")
     job_id = second.job_id
-    scene.store.cancel_each([(job_id, 0)], submissions=[1, second.submission_id])
-    assert scene.store.has_withdrawn(job_id, [1])
-    assert scene.store.retry_each([job_id], submissions=[1]) == [Moved(True)]
-    assert not scene.store.has_withdrawn(job_id, [1])
+    scene.cancel(job_id, submissions=[1, second.submission_id])
+    assert scene.retry(job_id, submissions=[1]) == Moved(True)
     with scene.unchanged():
-        assert scene.store.retry_each([job_id], submissions=[1]) == [Moved(False, "is ready")]
+        assert scene.retry(job_id, submissions=[1]) == Moved(False, "is ready")
     lease = scene.take(job_id)
     assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 3
     assert (scene.text(1), scene.text(2), scene.text(third.request_id)) == ("blue", "blue", "blue")
     result = scene.store.result(second.request_id)
     assert result is not None
     assert (result.state, result.text) == ("cancelled", None)
-    assert scene.store.retry_each([job_id], submissions=[second.submission_id]) == [Moved(True)], "done answers it too"
+    assert scene.retry(job_id, submissions=[second.submission_id]) == Moved(True), "done answers it too"
     assert scene.text(second.request_id) == "blue"
-    assert scene.kinds().count("take_back") == 3
+
+
+def retry_of_a_job_that_goes_on_takes_everyones_withdrawals_back(scene: Scene) -> None:
+    first, second, third = scene.ask("k"), scene.ask("k"), scene.ask("k")
+    scene.cancel(first.job_id, submissions=[first.submission_id, second.submission_id])
+    assert scene.retry(first.job_id) == Moved(True)
+    with scene.unchanged():
+        assert scene.retry(first.job_id) == Moved(False, "is ready")
+    lease = scene.take(first.job_id)
+    assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 3
+    assert [scene.text(one.request_id) for one in (first, second, third)] == ["blue"] * 3
+
+
+def requests_are_withdrawn_and_taken_back_in_one_event_a_submission(scene: Scene) -> None:
+    scene.ask_many(asked("k"), asked("k"))
+    job_id = scene.ask("k").job_id
+    before = scene.store.last_event()
+    scene.cancel(job_id, submissions=[1, 2, 99])
+    scene.retry(job_id, submissions=[1])
+    scene.retry(job_id)
+    scene.cancel(job_id)
+    told = [(one.kind, one.submission_id, dict(one.data)) for one in scene.store.events(before, 100)]
+    assert told == [
+        ("withdraw", 1, {"requests": 2}), ("withdraw", 2, {"requests": 1}), ("cancel", None, {}),
+        ("take_back", 1, {"requests": 2}), ("retry", None, {}),
+        ("take_back", None, {"requests": 1}),
+        ("cancel", None, {}),
+    ]  # fmt: skip
 
 
 def a_cancelled_job_that_one_submission_takes_up_again_is_asked_for_by_that_one(scene: Scene) -> None:
     first, second = scene.ask("k"), scene.ask("k")
-    scene.store.cancel(first.job_id)
-    assert scene.store.retry_each([first.job_id], submissions=[second.submission_id]) == [Moved(True)]
+    scene.cancel(first.job_id)
+    assert scene.retry(first.job_id, submissions=[second.submission_id]) == Moved(True)
     assert scene.state(first.job_id) == "ready"
     assert [one.withdrawn_ms is None for one in scene.store.requests(first.job_id)] == [False, True]
     lease = scene.take(first.job_id)
@@ -320,21 +315,22 @@ def a_cancelled_job_that_one_submission_takes_up_again_is_asked_for_by_that_one(
 def retry_for_a_submission_counts_who_asks_where_another_job_takes_over(scene: Scene) -> None:
     failed = scene.failed("k")
     joined = scene.ask("k")
-    scene.store.cancel(joined.job_id)
+    scene.cancel(joined.job_id)
     alive = scene.ask("k").job_id
-    assert scene.store.retry_each([joined.job_id, failed], submissions=[1]) == [
+    assert scene.store.retry([joined.job_id, failed], submissions=[1]) == [
         Moved(False, "its requests have moved to another job"), Moved(True)]  # fmt: skip
     assert [one.id for one in scene.store.requests(alive)] == [1, 3]
-    assert scene.store.retry_each([failed], submissions=[1])[0].moved is False
+    with scene.unchanged():
+        assert not scene.retry(failed, submissions=[1]).moved
     lease = scene.take(alive)
     assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 2
 
 
-def retry_for_a_submission_of_what_cannot_be_delivered(scene: Scene) -> None:
+def retry_of_what_cannot_be_delivered_takes_withdrawals_back_too(scene: Scene) -> None:
     first, second = scene.ask("k"), scene.ask("k")
-    scene.store.cancel_each([(first.job_id, 0)], submissions=[first.submission_id])
+    scene.cancel(first.job_id, submissions=[first.submission_id])
     scene.store.give(scene.take(first.job_id), Then("shelve"))
-    assert scene.store.retry_each([first.job_id], submissions=[first.submission_id]) == [Moved(True)]
+    assert scene.retry(first.job_id, submissions=[first.submission_id]) == Moved(True)
     assert scene.state(first.job_id) == "ready"
     lease = scene.take(first.job_id)
     assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 2

@@ -39,7 +39,7 @@ def what_was_listened_to_is_listened_to_no_more(scene: Scene) -> None:
 def an_open_attempt_of_a_job_that_is_cancelled_is_ended_too(scene: Scene) -> None:
     """Its listener was the dead owner; the next job of the key waits for it no longer."""
     first, uid = scene.in_flight("k")
-    scene.store.cancel(first.job_id, hold_ms=60_000)
+    scene.cancel(first.job_id, hold_ms=60_000)
     second = scene.ask("k").job_id
     assert scene.state(second) == "waiting/held"
     scene.store.reclaim(scene.worker)
@@ -100,7 +100,7 @@ def a_call_of_the_dead_that_answers_after_all_is_accepted(scene: Scene) -> None:
 def a_reclaimed_job_behind_anothers_call_is_held_and_its_lost_lease_counted(scene: Scene) -> None:
     other = scene.owner("other")
     first, uid = scene.in_flight("k", owner=other)
-    scene.store.cancel(first.job_id, hold_ms=60_000)
+    scene.cancel(first.job_id, hold_ms=60_000)
     second = scene.ask("k", not_before_ms=scene.now_ms + 1).job_id
     scene.clock.advance(1)
     scene.take(second)
@@ -121,7 +121,7 @@ def an_owner_that_leaves_gives_back_what_it_holds_and_no_lost_lease_is_counted(s
 
 def an_owner_ends_its_holds_that_have_run_out_and_still_hears_the_late_reply(scene: Scene) -> None:
     lease, uid = scene.in_flight("k")
-    scene.store.cancel(lease.job_id, hold_ms=1_000)
+    scene.cancel(lease.job_id, hold_ms=1_000)
     again = scene.ask("k").job_id
     scene.clock.advance(999)
     assert (scene.store.end_own_holds(scene.worker), scene.state(again)) == (0, "waiting/held")
