@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,6 +16,7 @@ from millpond.rules.evidence import Evidence
 from millpond.rules.job import Outcome, Prompt, Reply
 from millpond.rules.outcome import classify
 from millpond.rules.policy import Deadlines, LanePolicy
+from millpond.store.persons import Moved, Whose
 from millpond.store.store import Store, open_sqlite
 from millpond.testing import STORE_CASES, FakeClock, Held, ScriptedLane, evidence_of, exercise_store
 from millpond.testing.scripted_lane import OUTCOMES
@@ -196,8 +197,8 @@ def test_every_case_has_a_name_of_its_own() -> None:
 class Mistaken(Store):
     """A store that takes a cancel for a retry."""
 
-    def cancel(self, job_id: int, *, hold_ms: int = 0) -> Any:
-        return self.retry(job_id)
+    def cancel(self, holds: Iterable[tuple[int, int]], *, submissions: Whose = None) -> list[Moved]:
+        return self.retry([job_id for job_id, _ in holds], submissions=submissions)
 
 
 def test_a_store_that_breaks_a_promise_fails_by_the_names_of_its_cases(tmp_path: Path) -> None:
