@@ -76,6 +76,17 @@ def test_a_name_means_every_submission_that_bears_it(queue: Queue) -> None:
     assert queue.counts()["cancelled"] == 3
 
 
+def test_a_number_means_that_submission_and_no_other_of_that_name(queue: Queue) -> None:
+    first = queue.enqueue_many(["duck"])[0]
+    second = queue.enqueue_many(["newt"], submission=str(first.submission_id))[0]
+    by_name = queue.enqueue_many(["owl"], submission="2024")[0]
+    assert [job.id for job in queue.jobs(f"submission:{first.submission_id}")] == [first.job_id]
+    assert queue.cancel(f"submission:{first.submission_id}").done == 1
+    assert queue.job(second.job_id).state == "ready"
+    assert [job.id for job in queue.jobs("submission:2024 -state:done")] == [by_name.job_id]
+    assert queue.submission("2024").id == by_name.submission_id
+
+
 def test_a_filter_without_a_submission_cancels_jobs_for_everyone(queue: Queue) -> None:
     two_runs(queue)
     assert queue.cancel("duck") == BulkReport(1, 1, 0, {})

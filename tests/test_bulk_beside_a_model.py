@@ -67,7 +67,7 @@ class Model:
     def retry(self, job: int, whose: list[int] | None) -> str:
         meant = [one for one in self.hanging(job) if whose is None or one.submission in whose]
         goes_on = self.state.get(job) in ("live", "done")
-        if not meant or (goes_on and not any(one.withdrawn for one in meant)):
+        if not meant or (goes_on and (whose is None or not any(one.withdrawn for one in meant))):
             return ""
         for one in meant:
             one.withdrawn = False

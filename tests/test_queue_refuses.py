@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,10 @@ CALLS: dict[str, Callable[[Queue], Any]] = {
     "request: found a float": lambda queue: queue.wait(1.5),  # type: ignore[arg-type]
     "no request 9 in": lambda queue: queue.wait([1, 9]),
     "timeout: found '3'": lambda queue: queue.wait(1, timeout="3"),  # type: ignore[arg-type]
+    "job: found a str": lambda queue: queue.cancel(["5"]),  # type: ignore[list-item]
+    "job: found a Receipt": lambda queue: queue.cancel(queue.enqueue("a")),  # type: ignore[arg-type]
+    "job: found a Job": lambda queue: queue.retry([queue.job(1)]),  # type: ignore[list-item]
+    "job: found a NoneType": lambda queue: queue.retry(None),  # type: ignore[arg-type]
     "cursor '99'": lambda queue: queue.feed("99"),
     "cursor 'soon'": lambda queue: queue.feed("soon"),
 }
@@ -43,3 +48,7 @@ def test_it_is_refused_in_words(words: str, queue: Queue) -> None:
     with pytest.raises(UsageError) as refused:
         CALLS[words](queue)
     assert str(refused.value).startswith(words)
+
+
+def test_an_id_that_is_given_twice_is_meant_once(queue: Queue) -> None:
+    assert queue.cancel([1, 1, 1, 9], dry_run=True) == replace(queue.cancel([1, 1, 1, 9]), done=0, dry_run=True)

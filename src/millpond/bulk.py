@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 from millpond.rules.errors import UsageError
 from millpond.rules.filters import parse
-from millpond.rules.job import BulkReport, Job, Submission
+from millpond.rules.job import MAX_ID, BulkReport, Job, Submission
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.router import hold_ms
 from millpond.store.persons import UNKNOWN, Moved, Whose
@@ -48,8 +48,15 @@ def choose(store: Store, which: Which) -> Chosen:
             )
         terms = parse(which, store.now_ms())
         return Chosen(store.jobs(terms), store.submissions_of(terms))
-    ids = [which] if isinstance(which, int) else which
-    return Chosen(store.job(id_) if 0 < id_ < 2**63 else None for id_ in ids)
+    several = cast("Iterable[int]", which if isinstance(which, Iterable) else [which])
+    ids = dict.fromkeys(_id(one) for one in several)  # one that is given twice is meant once
+    return Chosen(store.job(id_) if 0 < id_ <= MAX_ID else None for id_ in ids)
+
+
+def _id(one: object) -> int:
+    if type(one) is not int:
+        raise UsageError(f"job: found a {type(one).__name__}, wanted ids, a filter or a Submission")
+    return one
 
 
 class Verb(Protocol):

@@ -99,7 +99,7 @@ def rank(tx: Transaction, job: Job, limit: int) -> int:
 def look_into(tx: Transaction, term: Term, job_id: int) -> bool:
     """Answer for the fields of a filter that a Job does not hold: its submission, its intent or command type, its text.
 
-    A submission is named by its name, or by its number where the name is one.
+    A submission is named by its number or, where none has that, by its name.
     """
     if term.field == "submission":
         number = number_of(term.value)

@@ -53,17 +53,17 @@ def cancel(tx: Transaction, job_id: int, whose: Whose, *, hold_ms: int, now_ms: 
 
 def would_retry(tx: Transaction, job_id: int, whose: Whose, now_ms: int) -> Moved:
     """What `retry` would do."""
-    return _can_retry(tx, _look(tx, job_id, whose), now_ms)
+    return _can_retry(tx, _look(tx, job_id, whose), whose, now_ms)
 
 
 def retry(tx: Transaction, job_id: int, whose: Whose, *, granted: int, lane: str | None, now_ms: int) -> Moved:
     """Take withdrawals back, and ask again for a job that failed, was cancelled or cannot be delivered.
 
-    One that goes on, or is done, answers those who ask for it again. A job whose requests have all moved to another is
-    refused, and so is one whose key now names other work.
+    One that goes on, or is done, answers the submissions that ask for it again. Refused: a job whose requests have all
+    moved to another, and one whose key now names other work.
     """
     seen = _look(tx, job_id, whose)
-    can = _can_retry(tx, seen, now_ms)
+    can = _can_retry(tx, seen, whose, now_ms)
     if can.moved:
         take_back(tx, job_id, whose, seen.shares, now_ms)
         ask_again(tx, job_id, granted=granted, lane=lane, now_ms=now_ms)
@@ -97,12 +97,14 @@ def _can_cancel(seen: _Seen) -> Moved:
     return Moved(True, goes_on=asking < seen.job.requests) if asking else Moved(False, "already cancelled")
 
 
-def _can_retry(tx: Transaction, seen: _Seen, now_ms: int) -> Moved:
+def _can_retry(tx: Transaction, seen: _Seen, whose: Whose, now_ms: int) -> Moved:
     job = seen.job
     if job is None:
         return UNKNOWN
     if not may(job.state, "retry") and job.wait_reason != "undeliverable":
-        return Moved(True) if any(share.withdrawn for share in seen.shares) else Moved(False, f"is {job.state}")
+        # What others withdrew is theirs to take back: who asks for a job that goes on must say for whom.
+        is_theirs = whose is not None and any(share.withdrawn for share in seen.shares)
+        return Moved(True) if is_theirs else Moved(False, f"is {job.state}")
     if not seen.shares:
         return Moved(False, "its requests have moved to another job")
     key = [job.idempotency_key]

@@ -393,9 +393,10 @@ SELECT body FROM payload WHERE job_id = :job_id
 SELECT route, wished_lane, idempotency_key, floor_seq FROM job WHERE id = :job_id
 
 -- name: job_in_submission
--- By name, or by its number where the name is one.
+-- By its number; where none has it, by name.
 SELECT 1 AS one FROM request r JOIN submission s ON s.id = r.submission_id
-WHERE r.job_id = :job_id AND (s.name = :name OR s.id = :id) LIMIT 1
+WHERE r.job_id = :job_id
+  AND (s.id = :id OR (s.name = :name AND NOT EXISTS (SELECT 1 FROM submission n WHERE n.id = :id))) LIMIT 1
 
 -- name: jobs_before
 SELECT * FROM v_job WHERE id >= :from_id AND id < :before_id ORDER BY id DESC LIMIT :limit
@@ -425,10 +426,10 @@ SELECT id FROM job WHERE (state = 'failed' OR state = 'cancelled') AND state = :
 ORDER BY id DESC LIMIT :limit
 
 -- name: submissions_named
--- By name, or by its number where the name is one.
-SELECT id, requests FROM submission WHERE name = :name
+-- By its number; where none has it, all that bear the name.
+SELECT id, requests FROM submission WHERE id = :id
 UNION ALL
-SELECT id, requests FROM submission WHERE id = :id AND name <> :name
+SELECT id, requests FROM submission WHERE name = :name AND NOT EXISTS (SELECT 1 FROM submission n WHERE n.id = :id)
 
 -- name: submission_jobs_after
 SELECT position, job_id FROM request WHERE submission_id = :id AND position > :after ORDER BY position LIMIT :limit

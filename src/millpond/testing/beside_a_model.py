@@ -137,7 +137,7 @@ class BesideAModel(RuleBasedStateMachine):
 
     def retry_for(self, job_id: int, submissions: list[int] | None) -> None:
         done = self.scene.retry(job_id, submissions=submissions)
-        assert done.moved == self.model.retry(job_id, self.requests_of(submissions))
+        assert done.moved == self.model.retry(job_id, self.requests_of(submissions), for_all=submissions is None)
 
     def pick_submission(self, data: st.DataObject) -> tuple[int, list[int]]:
         """A job, and a submission of which some request hangs on it."""

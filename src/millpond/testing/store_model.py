@@ -220,13 +220,14 @@ class Model:
                 self.lose_sight(it, it.owner if hold_ms and it.owner not in self.dead else None)
         return True, False
 
-    def retry(self, job_id: int, whose: Collection[int]) -> bool:
+    def retry(self, job_id: int, whose: Collection[int], *, for_all: bool) -> bool:
         job, live = self.jobs[job_id], self.live(self.jobs[job_id].key)
         meant = dict.fromkeys((id_ for id_ in job.requests if id_ in whose), True)
         if job.state not in ("failed", "cancelled"):
-            withdrawn = not all(job.requests[id_] for id_ in meant)
+            if for_all or all(job.requests[id_] for id_ in meant):
+                return False
             job.requests |= meant
-            return withdrawn
+            return True
         blockers = [t.work for t in self.attempts.values() if t.key == job.key and self.speaks(t)]
         answer = self.in_force.get(job.key)
         works = {*blockers, *([live.work] if live else []), *([self.attempts[answer].work] if answer else [])}

@@ -274,15 +274,18 @@ def a_submission_that_asks_again_takes_back_its_own_withdrawals_alone(scene: Sce
     assert scene.text(second.request_id) == "blue"
 
 
-def retry_of_a_job_that_goes_on_takes_everyones_withdrawals_back(scene: Scene) -> None:
+def retry_of_a_job_that_goes_on_leaves_withdrawn_what_others_withdrew(scene: Scene) -> None:
     first, second, third = scene.ask("k"), scene.ask("k"), scene.ask("k")
     scene.cancel(first.job_id, submissions=[first.submission_id, second.submission_id])
-    assert scene.retry(first.job_id) == Moved(True)
     with scene.unchanged():
         assert scene.retry(first.job_id) == Moved(False, "is ready")
     lease = scene.take(first.job_id)
-    assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 3
-    assert [scene.text(one.request_id) for one in (first, second, third)] == ["blue"] * 3
+    assert scene.settle(scene.send(lease), "blue", lease=lease).requests == 1
+    assert scene.text(third.request_id) == "blue"
+    with scene.unchanged():
+        assert scene.retry(first.job_id) == Moved(False, "is done")
+    assert scene.retry(first.job_id, submissions=[second.submission_id]) == Moved(True)
+    assert [one.withdrawn_ms is None for one in scene.store.requests(first.job_id)] == [False, True, True]
 
 
 def requests_are_withdrawn_and_taken_back_in_one_event_a_submission(scene: Scene) -> None:
@@ -291,14 +294,14 @@ def requests_are_withdrawn_and_taken_back_in_one_event_a_submission(scene: Scene
     before = scene.store.last_event()
     scene.cancel(job_id, submissions=[1, 2, 99])
     scene.retry(job_id, submissions=[1])
-    scene.retry(job_id)
     scene.cancel(job_id)
+    scene.retry(job_id)
     told = [(one.kind, one.submission_id, dict(one.data)) for one in scene.store.events(before, 100)]
     assert told == [
         ("withdraw", 1, {"requests": 2}), ("withdraw", 2, {"requests": 1}), ("cancel", None, {}),
         ("take_back", 1, {"requests": 2}), ("retry", None, {}),
-        ("take_back", None, {"requests": 1}),
         ("cancel", None, {}),
+        ("take_back", None, {"requests": 3}), ("retry", None, {}),
     ]  # fmt: skip
 
 
