@@ -76,7 +76,10 @@ def cost(
             found = _looked_up(usage, rule, model, base_url, when_ms)
         case _:
             return None
-    return None if found is None else Cost(from_micro(to_micro(found.usd)), found.version)
+    if found is None:
+        return None
+    booked = from_micro(to_micro(found.usd))
+    return found if booked == found.usd else Cost(booked, found.version)
 
 
 def worst_case(
