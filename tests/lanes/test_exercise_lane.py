@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shlex
 import threading
 import time
@@ -27,7 +28,8 @@ from millpond.rules.evidence import Evidence
 from millpond.rules.job import Prompt, Reply, Usage
 from millpond.rules.policy import Deadlines, LanePolicy
 from millpond.rules.price import FREE
-from millpond.testing import LANE_CASES, Fault, Held, MakeLane, ScriptedLane, exercise_lane, run_lane_case
+from millpond.testing import LANE_CASES, Fault, Held, MakeLane, ScriptedLane, exercise_lane, lane_scene, run_lane_case
+from millpond.testing.lane_scene import names_no_other
 from millpond.testing.lane_suite import LaneCase
 
 USUAL = Deadlines()
@@ -224,6 +226,11 @@ class Anonymous(ScriptedLane):
         self.policy = replace(self.policy, name="")
 
 
+class WaitsItself(ScriptedLane):
+    def call(self, call: Call) -> Any:
+        return asyncio.run(super().call(call))
+
+
 class KeepsItsName(ScriptedLane):
     @property  # type: ignore[override]
     def policy(self) -> LanePolicy:
@@ -251,6 +258,12 @@ class AnswersWhoCameLast(ScriptedLane):
         self.last = call
         await asyncio.sleep(0)
         return await super().call(self.last)
+
+
+class StandsStill(ScriptedLane):
+    async def call(self, call: Call) -> Evidence:
+        time.sleep(0.03)  # noqa: ASYNC251  # that is what is wrong with it
+        return await super().call(call)
 
 
 class LooksAtNoSchema(ScriptedLane):
@@ -368,6 +381,27 @@ class StaysClosed(ScriptedLane):
         return Evidence(failure="closed", sent="no") if self.closed else await super().call(call)
 
 
+class KeepsASemaphore(ScriptedLane):
+    """It belongs to the first loop on which a call had to wait for it."""
+
+    slots = 2
+
+    def __init__(self, policy: Any = "scripted", script: Any = ()) -> None:
+        super().__init__(policy, script)
+        self.semaphore = asyncio.Semaphore(self.slots)
+
+    async def call(self, call: Call) -> Evidence:
+        async with self.semaphore:
+            await asyncio.sleep(0)
+            return await super().call(call)
+
+
+class KeepsASlotForEachCall(KeepsASemaphore):
+    """None has to wait before there are more than its policy lets through."""
+
+    slots = LanePolicy("scripted").width
+
+
 class LeavesACallBehind(ScriptedLane):
     """It keeps what a call that was given up had of its loop."""
 
@@ -384,10 +418,12 @@ class LeavesACallBehind(ScriptedLane):
 
 WRONG: list[tuple[str, type[ScriptedLane]]] = [
     ("it_is_a_lane_with_a_policy", Anonymous),
+    ("it_is_a_lane_with_a_policy", WaitsItself),
     ("a_mapping_may_give_it_another_name", KeepsItsName),
     ("a_prompt_is_answered", SaysNothingOfTheEnd),
     ("a_reply_is_read_back_as_it_was_brought", BringsASet),
     ("each_reply_belongs_to_its_call", AnswersWhoCameLast),
+    ("a_call_gives_the_loop_its_turns", StandsStill),
     ("a_schema_is_answered_with_data_that_satisfies_it", LooksAtNoSchema),
     ("tokens_that_are_unknown_are_none", CountsUnknownTokensAsNone),
     ("no_work_makes_it_raise", EncodesItsTask),
@@ -405,12 +441,17 @@ WRONG: list[tuple[str, type[ScriptedLane]]] = [
     ("it_may_be_closed_without_a_call", ClosesWhatItNeverOpened),
     ("it_may_be_closed_twice", ClosesOnce),
     ("it_serves_the_next_drain_on_another_loop", StaysClosed),
+    ("it_serves_the_next_drain_on_another_loop", KeepsASemaphore),
+    ("it_serves_the_next_drain_on_another_loop", KeepsASlotForEachCall),
     ("it_serves_the_next_drain_after_silence", LeavesACallBehind),
 ]
 
 
 @pytest.mark.parametrize(("name", "kind"), WRONG, ids=[kind.__name__ for _, kind in WRONG])
-def test_a_lane_that_breaks_a_promise_fails_its_case(name: str, kind: type[ScriptedLane]) -> None:
+def test_a_lane_that_breaks_a_promise_fails_its_case(
+    name: str, kind: type[ScriptedLane], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_scene, "SILENCE_S", SOON.total_ms / 1000)  # no silence of theirs is longer
     case: LaneCase = dict(LANE_CASES)[name]
     with pytest.raises((AssertionError, IndexError)):
         run_lane_case(case, **scripted_kit(kind))
@@ -448,6 +489,62 @@ def test_a_far_side_may_show_whose_reply_it_is_in_its_own_way() -> None:
 @pytest.mark.parametrize("answer", [lambda work: work.task, lambda _: "yes"], ids=["repeats", "says-yes"])
 def test_a_lane_itself_will_do_if_it_lives_on_after_it_was_closed(answer: Callable[[Prompt], str]) -> None:
     exercise_lane(CallableLane(answer))
+
+
+class CallableToo(ScriptedLane):
+    async def __call__(self, work: Prompt) -> str:
+        raise NotImplementedError(work)
+
+
+def test_a_lane_that_can_be_called_itself_is_no_factory_and_keeps_its_policy() -> None:
+    lane = CallableToo()
+    policy = lane.policy
+    exercise_lane(lane)
+    assert lane.calls
+    assert lane.policy is policy
+
+
+def silent_threads(*, serial: bool) -> Lane:
+    """A function that falls silent in its thread for longer than its deadline, once, and cannot be stopped."""
+    deeds = [threading.Event().wait]
+
+    def slow(work: Prompt) -> str:
+        if deeds:
+            deeds.pop()(1.2)
+        return work.task if isinstance(work, Prompt) else "done"
+
+    lane = CallableLane(slow, serial=serial)
+    lane.policy = replace(lane.policy, deadlines=SOON)
+    return lane
+
+
+@pytest.mark.parametrize("serial", [False, True], ids=["wide", "serial"])
+def test_work_that_cannot_be_stopped_keeps_its_slot_until_it_ends(serial: bool) -> None:
+    exercise_lane(lambda: CallableLane(str), faults={"silence": lambda: silent_threads(serial=serial)})
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        lambda task: re.sub(r"[^\w: ]", "", task),
+        lambda task: task[:-4],
+        str.upper,
+        lambda task: json.dumps({"asked": task}),
+        lambda task: task.replace(" ", " - "),
+        lambda _: "A duck has 100002 feathers.",
+    ],
+    ids=["without-marks", "cut-short", "in-capitals", "as-json", "spaced", "another-number"],
+)
+def test_a_far_side_may_say_a_task_again_as_it_likes(says: Callable[[str], str]) -> None:
+    exercise_lane(lambda: CallableLane(lambda work: says(work.task)))
+
+
+def test_a_reply_that_names_another_task_belongs_to_that() -> None:
+    work = Prompt("Say: duck 100001!")
+    assert names_no_other(work, Reply("Duck 100001, you say."))
+    assert not names_no_other(work, Reply("You said: Say: duck 100002!"))
+    assert not names_no_other(work, Reply("Title: Say duck 100002"))
+    assert not names_no_other(work, Reply("DUCK 100001 and DUCK 100002"))
 
 
 def test_faults_that_cannot_be_used_are_refused() -> None:

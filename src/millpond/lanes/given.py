@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -10,7 +11,7 @@ from millpond.lanes.build import build_lanes
 from millpond.lanes.callable import CallableLane
 from millpond.lanes.lane import Lane
 from millpond.rules.errors import SettingsError, UsageError
-from millpond.rules.policy import Policy
+from millpond.rules.policy import LanePolicy, Policy
 
 OneLane = Callable[..., Any] | Lane | str
 Lanes = OneLane | Sequence[OneLane] | Mapping[str, Callable[..., Any] | Lane] | None
@@ -37,6 +38,27 @@ def choose_lanes(policy: Policy, lanes: Lanes) -> tuple[Policy, dict[str, Lane]]
     return replace(policy, lanes={name: lane.policy for name, lane in built.items()}, routing=routing), built
 
 
+def flaw_of(lane: Lane) -> str:
+    """What keeps something that has the names of a Lane from being one, in words; "" for a lane.
+
+    A mock has every name, and a lane's class has those of its instances.
+    """
+    given: object = lane
+    if isinstance(given, type):
+        return f"found the class {given.__name__}, wanted a lane of it: {given.__name__}(…)"
+    kind, policy = type(lane).__name__, cast("object", lane.policy)
+    if not isinstance(policy, LanePolicy):
+        return f"found {kind} whose policy is {type(policy).__name__}, wanted a LanePolicy"
+    for name in ("call", "close"):
+        if not _is_async(getattr(lane, name)):
+            return f"found {kind} whose {name} is not async, wanted `async def {name}`"
+    return ""
+
+
+def _is_async(one: Any) -> bool:
+    return inspect.iscoroutinefunction(one) or inspect.iscoroutinefunction(getattr(one, "__call__", None))  # noqa: B004
+
+
 def _given(policy: Policy, lanes: Lanes) -> dict[str, Lane]:
     built: dict[str, Lane] = {}
     for name, one in _named(lanes):
@@ -57,6 +79,8 @@ def _named(lanes: Lanes) -> list[tuple[str | None, Any]]:
 
 def _as_lane(one: Any, name: str | None) -> Lane:
     if isinstance(one, Lane):
+        if flaw := flaw_of(one):
+            raise UsageError(f"lanes: {flaw}; what is to be called as a function goes into CallableLane(…)")
         lane = one
     elif callable(one):
         lane = CallableLane(one)

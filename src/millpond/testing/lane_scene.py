@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -28,13 +29,23 @@ Fault = Outcome | Literal["silence"]
 FAULTS: tuple[Fault, ...] = (*(one for one in get_args(Outcome) if one != "ok"), "silence")
 
 TASK = "Say: duck"
-"""How every task begins."""
+"""How every task begins; a number follows that is its own."""
+
+NUMBERED = re.compile(r"duck\W*(\d{6})(?!\d)", re.IGNORECASE)
+"""A task, wherever it is said again: in capitals, without its punctuation, but with its whole number."""
+
+AT_ONCE = 16
+"""Most calls at once, however many more a lane lets through: they may cost."""
 
 PATIENCE_S = 2.0
 """What a lane gets beyond its own total deadline, and to end what was given up: machines are busy."""
 
 SILENCE_S = 5.0
-"""Longest total deadline of a lane whose far side is silent: the suite waits for it."""
+"""Longest total deadline of a lane whose far side is silent, and longest that silence which cannot be cut may go on
+after it was given up: the suite waits for both."""
+
+PAUSE_S = 0.05
+"""Between two calls of a lane that says it has no room."""
 
 
 class NotGivenError(Exception):
@@ -61,7 +72,7 @@ class LaneScene:
 
     def __init__(self, far_side: FarSide) -> None:
         self._far_side = far_side
-        self._numbers = count(1)
+        self._numbers = count(100_001)
 
     # --- lanes ------------------------------------------------------------------------------------------------------
 
@@ -123,6 +134,15 @@ class LaneScene:
         """Make a call and wait for its end."""
         return await self.end_of(lane, self.begin(lane, work, key=key, attempt_no=attempt_no))
 
+    async def stood_still_s(self, lane: Lane) -> float:
+        """How long the loop stood still for one call, in s; 0 if the call gave it a turn before its end."""
+        loop, stood_s = asyncio.get_running_loop(), list[float]()
+        call, began_s = self.begin(lane, self.prompt()), loop.time()
+        # The loop takes turns: this one comes right after the first of the call.
+        loop.call_soon(lambda: stood_s.append(loop.time() - began_s if call.done() else 0.0))
+        await self.end_of(lane, call)
+        return stood_s[0]
+
     async def silent(self, lane: Lane) -> asyncio.Task[Evidence]:
         """A call that nobody answers, a quarter of its time after it began: it has left by then."""
         call = self.begin(lane, self.prompt())
@@ -144,6 +164,14 @@ class LaneScene:
         found: object = call.result()
         assert isinstance(found, Evidence), f"call returned {type(found).__name__}, wanted Evidence"
         return found
+
+    async def ends_of(self, lane: Lane, calls: Sequence[asyncio.Task[Evidence]]) -> Sequence[Evidence]:
+        """What each of several calls brought; all have ended before the first problem is told."""
+        ends = await asyncio.gather(*(self.end_of(lane, call) for call in calls), return_exceptions=True)
+        for problem in ends:
+            if isinstance(problem, BaseException):
+                raise problem
+        return [one for one in ends if isinstance(one, Evidence)]
 
     # --- judging ----------------------------------------------------------------------------------------------------
 
@@ -167,6 +195,40 @@ class LaneScene:
         work = work or self.prompt()
         return self.good_reply(lane, work, await self.ask(lane, work))
 
+    async def are_answered(self, lane: Lane, count: int) -> None:
+        """Ask so many works at once, each of which must be answered by its own reply."""
+        works = [self.prompt() for _ in range(count)]
+        calls = [self.begin(lane, work) for work in works]
+        for work, evidence in zip(works, await self.ends_of(lane, calls), strict=True):
+            self.good_reply(lane, work, evidence)
+
+    async def is_crowded(self, lane: Lane) -> None:
+        """Ask as many works at once as its policy lets through, then more: drains may share a lane.
+
+        What is too much may wait its turn or be turned away, as long as it is said that nothing was done.
+        """
+        width = min(lane.policy.width, AT_ONCE)
+        await self.are_answered(lane, width)
+        calls = [self.begin(lane, self.prompt()) for _ in range(width + 2)]
+        for evidence in await self.ends_of(lane, calls):
+            ending = self.judge(lane, evidence)
+            assert ending.outcome in ("ok", "saturated") or evidence.sent == "no", (
+                f"one of {width + 2} calls at once ended as {ending.outcome}: {ending.classified.message}"
+            )
+
+    async def is_answered_soon(self, lane: Lane) -> None:
+        """Ask until the lane has room, SILENCE_S at most: a thread goes on to its end after its call was given up."""
+        clock = asyncio.get_running_loop().time
+        until_s = clock() + SILENCE_S
+        while True:
+            work = self.prompt()
+            evidence = await self.ask(lane, work)
+            has_room = self.judge(lane, evidence).outcome != "saturated" or evidence.sent != "no"
+            if has_room or clock() > until_s:
+                self.good_reply(lane, work, evidence)
+                return
+            await asyncio.sleep(PAUSE_S)
+
     def keys_seen(self, lane: Lane) -> Sequence[str]:
         """The idempotency keys of all requests that reached the far side so far, in order."""
         if self._far_side.keys_seen is None:
@@ -175,5 +237,5 @@ class LaneScene:
 
 
 def names_no_other(work: Prompt, reply: Reply) -> bool:
-    """Whether a reply may belong to a task: where the far side says a task again, it must be this one."""
-    return work.task in reply.text or TASK not in reply.text
+    """Whether a reply may belong to a task: where the far side says a task again, whole or nearly, it is this one."""
+    return set(NUMBERED.findall(reply.text)) <= set(NUMBERED.findall(work.task))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 from millpond.lanes.lane import Lane
 from millpond.rules.job import Prompt, Reply
@@ -41,18 +42,20 @@ def exercise_lane(
     """Run every case on lanes of its own, and raise all that failed together (ExceptionGroup), each with its name.
 
     `make_lane()` makes a new lane whose far side answers every prompt; a lane itself will do if it can be used again
-    after it was closed. `faults` maps an outcome, or `silence`, to what
-    makes a lane whose far side plays that at the first call and is well afterwards; for silence the lane's total
-    deadline must be short. `keys_seen(lane)` lists the idempotency keys of all requests that the far side got, in
-    order. `shows(prompt, reply)` says whether a reply belongs to a prompt; if it is left out, an answer may not repeat
-    another task. Cases that need a fault, or the keys, are left out where these are not given.
+    after it was closed. `faults` maps an outcome, or `silence`, to what makes a lane whose far side plays that at the
+    first call and is well afterwards; for silence the lane's total deadline must be short, and what cannot be cut (a
+    function in a thread) must end by itself within SILENCE_S. `keys_seen(lane)` lists the idempotency keys of all
+    requests that the far side got, in order. `shows(prompt, reply)` says whether a reply belongs to a prompt; if it is
+    left out, an answer may not name another task. Cases that need a fault, or the keys, are left out where these are
+    not given.
     """
     far_side = FarSide(_made(make_lane), faults or {}, keys_seen, shows)
     run_all(LANE_CASES, lambda case: _run(case, far_side))
 
 
 def _made(given: MakeLane | Lane) -> MakeLane:
-    return given if callable(given) else lambda: given
+    is_lane = isinstance(given, Lane) and not isinstance(given, type)  # a lane may be callable, a class have its names
+    return given if callable(given) and not is_lane else lambda: cast("Lane", given)
 
 
 def _run(case: LaneCase, far_side: FarSide) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from millpond.lanes.lane import Lane
-from millpond.testing.lane_scene import PATIENCE_S, LaneScene
+from millpond.testing.lane_scene import AT_ONCE, PATIENCE_S, LaneScene
 
 TICKS = 20
 """How often a loop that is not stopped should come by during a silent call."""
@@ -94,7 +94,7 @@ def after_a_call_was_given_up_it_goes_on(s: LaneScene) -> None:
         silent = await s.silent(lane)
         silent.cancel()
         await asyncio.wait({silent}, timeout=PATIENCE_S)
-        for _ in range(lane.policy.width):
-            await s.is_answered(lane)
+        for _ in range(min(lane.policy.width, AT_ONCE)):
+            await s.is_answered_soon(lane)
 
     s.run(lane, give_up_and_ask)

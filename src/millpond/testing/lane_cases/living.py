@@ -26,10 +26,13 @@ def it_may_be_closed_twice(s: LaneScene) -> None:
 
 
 def it_serves_the_next_drain_on_another_loop(s: LaneScene) -> None:
-    """A lane given in code outlives a drain: closed, and called again on a new event loop."""
+    """A lane given in code outlives a drain: closed, and called again on a new event loop.
+
+    By many at once: what calls wait for (a lock, a semaphore) belongs to the first loop on which one had to wait.
+    """
     lane = s.lane()
-    s.run(lane, s.is_answered)
-    s.run(lane, s.is_answered)
+    s.run(lane, s.is_crowded)
+    s.run(lane, s.is_crowded)
 
 
 def it_serves_the_next_drain_after_silence(s: LaneScene) -> None:
