@@ -108,6 +108,16 @@ def test_no_lane_of_the_project_or_the_user_is_asked(tmp_path: Path) -> None:
     assert not spent.exists()
 
 
+@pytest.mark.parametrize(
+    "broken", ["lanes: [unclosed", "no_such_key: 1", "commands: no_such_module:REGISTRY", "queue: {path: /no/such/queue}"]
+)
+def test_no_settings_of_the_project_can_break_the_fixtures(broken: str, tmp_path: Path) -> None:
+    (tmp_path / "millpond.yaml").write_text(f"{broken}\n", encoding="utf-8")
+    (tmp_path / "user" / "millpond").mkdir(parents=True)
+    (tmp_path / "user/millpond/millpond.yaml").write_text(f"{broken}\n", encoding="utf-8")
+    passes(tmp_path, DUCKS + APART + DRAINS, XDG_CONFIG_HOME=str(tmp_path / "user"))
+
+
 HELD = """
 import threading
 from millpond.testing import Held
