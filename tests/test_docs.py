@@ -37,9 +37,10 @@ ENTRANCES = [ROOT / "README.md", DOCS / "index.md"]
 
 MOST_NOT_RUN = 3
 SKIP = re.compile(r"<!-- not run: (.*?) -->")
-LANGUAGES = {"python", "console", "yaml", "json", "mermaid"}
-"""What a block may say that it is. `python` and `console` are run, `yaml` is read as settings; README.md may also have
-`sh`, whose verbs and options are checked and which is not run."""
+LANGUAGES = {"python", "console", "yaml", "json", "toml", "mermaid"}
+"""What a block may say that it is. `python` and `console` are run, `yaml` is read as settings, `toml` by
+tests/lanes/test_own_lanes_page.py. README.md may also have `sh`, whose verbs and options are checked and which is not
+run."""
 
 TAGS = {"millpond prompt 1", "millpond command 1"}
 """Not commands, but the first bytes of a canonical form (docs/identity.md)."""

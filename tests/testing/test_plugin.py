@@ -109,7 +109,8 @@ def test_no_lane_of_the_project_or_the_user_is_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", ["lanes: [unclosed", "no_such_key: 1", "commands: no_such_module:REGISTRY", "queue: {path: /no/such/queue}"]
+    "broken",
+    ["lanes: [unclosed", "no_such_key: 1", "commands: no_such_module:REGISTRY", "queue: {path: /no/such/queue}"],
 )
 def test_no_settings_of_the_project_can_break_the_fixtures(broken: str, tmp_path: Path) -> None:
     (tmp_path / "millpond.yaml").write_text(f"{broken}\n", encoding="utf-8")
