@@ -291,9 +291,23 @@ def test_what_a_handler_says_counts_whatever_the_lane_declares() -> None:
 
 
 def test_an_exception_of_an_async_callable_is_told_from_our_own_deadline_and_cancel() -> None:
-    for error in (ValueError("bad duck"), TimeoutError("its own"), SystemExit(3), asyncio.CancelledError("x")):
+    for error in (ValueError("bad duck"), TimeoutError("its own"), asyncio.CancelledError("x")):
         evidence = raising(error)
         assert (evidence.failure, evidence.said, evidence.type) == ("exception", None, type(error).__name__)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_what_ends_the_program_is_a_threads_word_and_passes_where_the_loop_runs(error: BaseException) -> None:
+    def fn(_: Work) -> str:
+        raise error
+
+    async def async_fn(_: Work) -> str:
+        raise error
+
+    assert ask(CallableLane(fn)).type == type(error).__name__
+    for on_the_loop in (async_fn, lambda work: async_fn(work)):
+        with pytest.raises(type(error)):
+            ask(CallableLane(on_the_loop))
 
 
 def test_o22_an_exceptions_words_are_redacted_and_cut() -> None:

@@ -34,7 +34,8 @@ class CallableLane:
     `fn` may take fewer of the keywords. An async function runs on the caller's loop, any other on a pool of
     `max_in_flight` threads with the caller's context variables. It returns text, JSON-able data or a Reply, and raises
     Retryable, Saturated, Ambiguous or Permanent to say how the call ended; any other exception is ambiguous if
-    `effects`, else retryable.
+    `effects`, else retryable. SystemExit and KeyboardInterrupt are among those where they end a thread of the pool; on
+    the caller's loop they go through, and end what they always end.
 
     A thread cannot be stopped: when a call is cancelled or its total deadline passes, a function that runs in one goes
     on to its end and holds its thread until then, and what it returns is lost. It is told the deadline to keep it.
@@ -92,7 +93,10 @@ class CallableLane:
                     gave = await run()
                 else:
                     thread = self._submit(run)
-                    gave = (await asyncio.wrap_future(thread)).result()
+                    ended = await asyncio.wrap_future(thread)
+                    if isinstance(ended.error, SystemExit | KeyboardInterrupt):
+                        return raised(ended.error, secrets=self._secrets)  # its word: it ends no more than its thread
+                    gave = ended.result()
                     if inspect.isawaitable(gave):
                         gave = await gave
         except TimeoutError as error:
@@ -105,7 +109,7 @@ class CallableLane:
             if _is_cancelled():
                 raise
             return raised(error, secrets=self._secrets)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # The user's code: all it raises is its word.
+        except Exception as error:  # The user's code: all it raises is its word, but for what ends the program.
             return raised(error, secrets=self._secrets)
         return returned(gave, call.work)
 
