@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from millpond import bulk
 from millpond.engine.clock import wall_ms
 from millpond.engine.drain import Drainer, Until
-from millpond.engine.draining import draining, not_drained, run
+from millpond.engine.draining import Drains, not_drained, run
 from millpond.engine.owner import DrainLock, Holder
 from millpond.engine.perform import Happening
 from millpond.engine.workers import Workers
@@ -96,6 +96,7 @@ class Queue:
         self.home = home
         self._find_registry = registry if callable(registry) else lambda: registry
         self._workers = Workers(store, folder, policy, lambda: self.registry)
+        self._drains = Drains(store, folder)
         self._waiters = Waiters(store, doorbell or Doorbell())
 
     @classmethod
@@ -142,7 +143,12 @@ class Queue:
         return self._find_registry()
 
     def close(self) -> None:
-        """Close it. What this process still held under a lease is another's from here on; who waits gets UsageError."""
+        """Close it. What this process still held under a lease is another's from here on; who waits gets UsageError.
+
+        A drain of this very object is stopped first, and waited for: calls in flight may finish within the policy's
+        grace. Raises UsageError, and closes nothing, if that drain runs on the event loop of this very thread.
+        """
+        self._drains.close()
         self._workers.leave()
         self.store.close()
         self._waiters.close()
@@ -495,7 +501,7 @@ class Queue:
     ) -> Generator[Drainer]:
         """A Drainer that holds the queue's drain lock, for those who run and stop it themselves. Raises LockHeld."""
         policy, built = choose_lanes(policy or self.policy, lanes)
-        with draining(self.store, self.folder, policy, built, registry=self.registry, tell=tell) as drainer:
+        with self._drains.begin(policy, built, registry=self.registry, tell=tell) as drainer:
             yield drainer
 
     def drainer(self) -> Holder | None:

@@ -344,6 +344,66 @@ def test_a_round_fills_the_lanes_once_and_ends_with_its_last_call(mill: Mill) ->
     assert (summary.done, summary.ready, summary.reason, len(lane.calls)) == (4, 3, "max_iters", 4)
 
 
+def test_the_last_round_is_stopped_like_any_other(mill: Mill) -> None:
+    lane = free([Held()], max_in_flight=1)
+    mill.ask("a")
+    drainer = mill.drainer(lane, grace_ms=30)
+
+    async def act() -> None:
+        await lane.began(1)
+        drainer.stop()
+
+    summary = asyncio.run(during(drainer.run(Until(max_iters=1)), act))
+    assert (summary.reason, mill.ledger()) == ("signal", [("free", "ambiguous", None)])
+
+
+def test_to_cancel_the_last_round_once_lets_its_calls_end(mill: Mill) -> None:
+    lane = free([Held()], max_in_flight=1)
+    mill.ask("a")
+
+    async def main() -> None:
+        going = asyncio.create_task(mill.drainer(lane).run(Until(max_iters=1)))
+        await lane.began(1)
+        going.cancel()
+        await asyncio.sleep(0.05)
+        lane.let_go()
+        with pytest.raises(asyncio.CancelledError):
+            await going
+
+    asyncio.run(main())
+    assert (mill.ledger(), lane.cancelled) == ([("free", "ok", None)], [])
+
+
+def test_a_drain_that_only_listens_on_is_stopped_like_any_other(mill: Mill) -> None:
+    """It has had its jobs, and waits for a call that nothing hangs on any more."""
+    none = {"realtime": 0, "batch": 0}
+    first, second = free([Held()], soft_timeout_ms=20, hold_ms=none), paid()
+    mill.ask("a")
+    drainer = mill.drainer(first, second, grace_ms=30)
+
+    async def act() -> None:
+        await mill.hears("done")
+        await asyncio.sleep(0.05)
+        drainer.stop()
+
+    summary = asyncio.run(during(drainer.run(Until(max_jobs=1)), act))
+    assert (summary.done, summary.reason, len(first.cancelled)) == (1, "max_jobs", 1)
+
+
+@pytest.mark.parametrize("hold_ms", [0, 30])
+def test_max_jobs_does_not_wait_for_a_call_that_no_longer_holds_its_job(mill: Mill, hold_ms: int) -> None:
+    first = free([Held()], soft_timeout_ms=20, hold_ms={"realtime": hold_ms, "batch": hold_ms})
+    mill.ask("a", "b")
+
+    async def act() -> None:
+        async with asyncio.timeout(20):
+            await mill.hears("done")
+        first.let_go()
+
+    summary = asyncio.run(during(mill.drainer(first, paid()).run(Until(max_jobs=1)), act))
+    assert (summary.done, summary.ready, len(first.calls)) == (1, 1, 1)
+
+
 def test_rounds_are_counted_whatever_becomes_of_their_jobs(mill: Mill) -> None:
     lane = free(["retryable", "saturated", "ok", "ok"], max_in_flight=2)
     mill.ask("a", "b", "c")

@@ -130,6 +130,7 @@ def test_a_refusal_that_says_what_it_used_is_unpriced_where_its_price_is_unknown
     refused = Evidence(sent="yes", said="permanent", usage=USAGE)
     summary = drain(queue, lane(UNKNOWN_PRICE, [refused]))
     assert (summary.failed, summary.spent_usd, summary.unpriced) == (1, 0, 1)
+    assert "spent $0.00 + 1 call unpriced · " in summary.in_words()
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from millpond.engine.owner import DrainLock, Lock, Owner, is_dead
-from millpond.rules.errors import LockHeld
+from millpond.engine.owner import DrainLock, Lock, Owner, forget, is_dead
+from millpond.rules.errors import LockHeld, QueueUnavailable
 
 HOLD = """
 import sys
@@ -107,6 +107,25 @@ def test_an_owner_whose_lock_file_was_deleted_is_not_taken_for_dead_while_it_run
     process.kill()
     process.communicate()
     assert is_dead(tmp_path, theirs)
+
+
+def test_an_owner_whose_leaving_could_not_be_written_is_found_dead_while_its_process_runs(tmp_path: Path) -> None:
+    owner = Owner(tmp_path, "worker", 0)
+
+    def full() -> None:
+        raise QueueUnavailable("the disk is full")
+
+    with pytest.raises(QueueUnavailable):
+        owner.leave(full)
+    assert is_dead(tmp_path, owner.row)
+    forget(tmp_path, owner.row)
+    assert list((tmp_path / "owners").iterdir()) == []
+
+
+def test_an_owner_that_left_leaves_no_file(tmp_path: Path) -> None:
+    owner = Owner(tmp_path, "worker", 0)
+    owner.leave(lambda: None)
+    assert list((tmp_path / "owners").iterdir()) == []
 
 
 def test_an_owner_of_another_host_is_not_judged_by_a_file(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_an_owner_that_died_with_work_in_hand_is_named(tmp_path: Path) -> None:
     owners = by_name(examine(found, store, {}))["owners"]
     assert not owners.is_ok
     assert owners.words == f"1 living; died with work in hand: pid {os.getpid()} on {socket.gethostname()}"
-    living.leave()
+    living.leave(lambda: None)
     store.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 from millpond.engine.clock import boot_ms
 from millpond.engine.perform import Happening, Performer
 from millpond.engine.scribe import Scribe
+from millpond.engine.steadfast import Steadfast, keep, keep_calling
 from millpond.engine.tab import LaneTab, Tab
 from millpond.lanes.lane import Lane
 from millpond.report.summary import Reason, Summary
@@ -25,13 +27,23 @@ from millpond.rules.router import lanes_for, route_work
 from millpond.store import lease as leasing
 from millpond.store.lanes import LaneRow, load_of
 from millpond.store.reclaim import Reclaimed
-from millpond.store.store import Store
+from millpond.store.store import PAGE_ROWS, Store
 
-POLL_MS = 100
-"""How often other processes' writes are looked for while idle: one PRAGMA, no row is read until somebody committed."""
+POLL_MS = 200
+"""How often other processes' writes are looked for while idle: one PRAGMA, no row is read until somebody committed.
+
+An idle daemon takes 0.17 % of a core with it, of which TEND_MS takes half, and 0.3 % at 100 ms. The 0.1 % of DESIGN §9
+are a doorbell's to bring: 400 ms would come to 0.12 %, for work that is heard of later.
+"""
 
 UNROUTE_ROWS = 500
 """Rows of a lane that the policy does not have, looked at in one go."""
+
+COUNT_EVENTS = 10_000
+"""Events read at a time when those of one kind are counted."""
+
+CLOSE_S = 10.0
+"""How long lanes may take to give back their connections; nothing is waited for by then but good manners."""
 
 log = logging.getLogger("millpond.engine")
 
@@ -92,11 +104,14 @@ class Drainer:
         self._may_lease = may_lease or (lambda: True)
         self._serial = [name for name in lanes if policy.lanes[name].serial]
         self._looked_at: dict[str, int] = {}
+        self._seen_seq = 0
         self.tab = Tab({name: LaneTab() for name in lanes})
         self._closed: dict[str, LaneRow] = {}
-        self._journeys: set[asyncio.Task[None]] = set()
+        self._journeys: set[Steadfast[None]] = set()
         self._stops = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._over = threading.Event()
+        self._over.set()
         self._changed = asyncio.Event()
         self._problem: BaseException | None = None
 
@@ -106,15 +121,26 @@ class Drainer:
         """First call: finish what is in flight. Second: cut it."""
         self._stops += 1
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._heed_stop)
+            with suppress(RuntimeError):  # the loop is closed: nothing is left to be stopped
+                self._loop.call_soon_threadsafe(self._heed_stop)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it does not run; False if it still does. A drain whose loop does not run is not waited for."""
+        return self._over.wait(timeout_s) or self._loop is None or not self._loop.is_running()
+
+    def runs_here(self) -> bool:
+        """Whether it runs on this very thread, which then cannot wait for it."""
+        try:
+            return not self._over.is_set() and asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
 
     async def run(self, until: Until | None = None) -> Summary:
         """Drain, and say what was done and what is left. Raises what broke an invariant, after calls have ended.
 
-        To cancel the task that awaits this is to `stop()`: once, then twice. It ends as cancelled once all is written.
+        To cancel the task that awaits this is to `stop()`: once, then twice. It ends as cancelled once all is written;
+        whatever the drain set going hears of no other cancel, such as those by which `asyncio.run` clears its loop.
         """
-        until = until or Until()
-        self._loop = asyncio.get_running_loop()
         self._scribe = Scribe(self._store.db)
         self._performer = Performer(
             self._store,
@@ -125,40 +151,85 @@ class Drainer:
             rng=self._rng,
             tell=self._tell,
             boot_ms=self._boot_ms,
-            is_stopping=lambda: self._stops > 0 or self._problem is not None,
+            is_stopping=self._is_stopping,
+            stop=self.stop,
+            wake=self._changed.set,
         )
-        cancelled = self._store.counts()["cancelled"]
-        tending = asyncio.create_task(self._keep_tending())
-        tending.add_done_callback(self._heed_end)
+        self._loop = asyncio.get_running_loop()
+        self._over.clear()
         given_up: asyncio.CancelledError | None = None
         try:
-            reason = await self._drain(until)
-        except Exception as problem:  # calls in flight still get their grace: their replies may be paid for
-            self._problem, reason = problem, "stopped"
-        except asyncio.CancelledError as first:  # the same: to cancel the task that drains is to stop it once
-            self._stops, given_up, reason = self._stops + 1, first, "stopped"
-        try:
-            await self._finish()
+            course = keep(self._run(until or Until()))
+            while not course.done():
+                try:
+                    await asyncio.wait({course})
+                except asyncio.CancelledError as cancel:
+                    given_up = cancel
+                    self.stop()
         finally:
-            tending.cancel()
-            self._performer.cut()
-            while self._journeys:  # cut, they only write down how they ended: no impatience may take that from them
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait(self._journeys)
-            self._scribe.close()
-            for lane in self._lanes.values():
-                await lane.close()
-        if self._problem is not None:
-            raise self._problem
+            self._over.set()
+        summary = course.result()
         if given_up is not None:
             raise given_up
-        counts = self._store.counts()
-        return self.tab.summary(reason, counts, counts["cancelled"] - cancelled, self._store.next_due_ms())
+        return summary
+
+    async def _run(self, until: Until) -> Summary:
+        tending = keep(self._keep_tending())
+        tending.add_done_callback(self._heed_end)
+        reason: Reason = "stopped"
+        try:
+            try:
+                reason = await self._drain(until)
+            except (Exception, KeyboardInterrupt, SystemExit) as problem:
+                self._problem = problem  # calls in flight still get their grace: their replies may be paid for
+            await self._finish()
+            if self._problem is not None:
+                raise self._problem
+            return await self._scribe.look(partial(self._sum_up, reason))
+        finally:
+            tending.cut()
+            await asyncio.wait({tending})
+            self._scribe.close()
+            await self._close_lanes()
+
+    def _sum_up(self, reason: Reason) -> Summary:
+        """The Summary. Of calls that were paid again, the ledger knows which one answered, whoever received it."""
+        self._count_cancels()
+        uids = list(self.tab.again)
+        for start in range(0, len(uids), PAGE_ROWS):
+            page = uids[start : start + PAGE_ROWS]
+            for uid in set(page) - self._store.beyond(page):
+                del self.tab.again[uid]
+        return self.tab.summary(reason, self._store.counts(), self._store.next_due_ms())
+
+    def _begin_to_count(self) -> None:
+        self._seen_seq = self._store.last_event()
+
+    def _count_cancels(self) -> None:
+        """Count the cancels since the last look. How many jobs are cancelled says nothing: some may be asked again."""
+        last = self._store.last_event()
+        while self._seen_seq < last:
+            upto = min(self._seen_seq + COUNT_EVENTS, last)
+            self.tab.cancelled += self._store.count_events("cancel", self._seen_seq, upto)
+            self._seen_seq = upto
+
+    async def _close_lanes(self) -> None:
+        """Close every lane, whatever becomes of the others': what was done is done."""
+        closing = {keep_calling(lane.close(), f"close {name}"): name for name, lane in self._lanes.items()}
+        if closing:
+            await asyncio.wait(closing, timeout=CLOSE_S)
+        for task, name in closing.items():
+            if not task.done():
+                task.cut()
+                log.warning("lane %s did not close within %g s; it was left", name, CLOSE_S)
+            elif not task.cancelled() and (problem := task.exception()) is not None:
+                log.warning("lane %s could not be closed: %s: %s", name, type(problem).__name__, problem)
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
     async def _drain(self, until: Until) -> Reason:
         rounds = 0
+        await self._scribe.look(self._begin_to_count)
         while True:
             self._changed.clear()
             version = self._store.db.data_version()
@@ -173,11 +244,11 @@ class Drainer:
                 )
             if until.max_jobs is not None and self.tab.done + self.tab.failed >= until.max_jobs:
                 return "max_jobs"
-            if rounds == until.max_iters:
-                return "max_iters"
             if until.max_iters is not None and self._journeys:
                 await self._wait(version)  # the round goes on until its last call has ended
                 continue
+            if rounds == until.max_iters:
+                return "max_iters"
             if await self._lease(until):
                 rounds += 1
                 continue
@@ -195,7 +266,8 @@ class Drainer:
         free = {name: room(lane.policy, self._load(name), now_ms) for name, lane in self._lanes.items()}
         limit = sum(free.values())
         if until.max_jobs is not None:
-            limit = min(limit, until.max_jobs - self.tab.done - self.tab.failed - self.tab.in_flight)
+            underway = self.tab.in_flight - self.tab.past_hold
+            limit = min(limit, until.max_jobs - self.tab.done - self.tab.failed - underway)
         has_room = {name for name, slots in free.items() if slots and limit > 0}
         ready = set(await self._scribe.look(self._store.ready_lanes))
         for lane in ready - self._lanes.keys() - {UNROUTED}:
@@ -222,7 +294,7 @@ class Drainer:
         for lease in got.leases:
             self.tab.lanes[lease.lane].in_flight += 1
             order = lanes_for(lease.work, lease.route, self._policy, lease.wished_lane)
-            task = asyncio.create_task(self._performer.perform(lease, order, taken))
+            task = keep(self._performer.perform(lease, order, taken))
             self._journeys.add(task)
             task.add_done_callback(partial(self._journey_ended, lease.lane))
         return len(got.leases)
@@ -275,34 +347,42 @@ class Drainer:
     async def _wait(self, version: int) -> None:
         """Until a slot is free, somebody committed, or something is due."""
         next_ms = await self._scribe.look(self._next_ms)
-        while not self._changed.is_set():
-            left = POLL_MS if next_ms is None else max(next_ms - self._store.now_ms(), 1)
-            try:
-                await asyncio.wait_for(self._changed.wait(), min(left, POLL_MS) / 1000)
-            except TimeoutError:
+        changing = keep(self._changed.wait())
+        try:
+            while not changing.done():
+                left = POLL_MS if next_ms is None else max(next_ms - self._store.now_ms(), 1)
+                await asyncio.wait({changing}, timeout=min(left, POLL_MS) / 1000)
                 is_due = next_ms is not None and next_ms <= self._store.now_ms()
                 if is_due or self._store.db.data_version() != version:
                     return
+        finally:
+            changing.cut()
 
     def _load(self, lane: str) -> LaneLoad:
         return load_of(self.tab.lanes[lane].in_flight, self._closed.get(lane))
 
     async def _keep_tending(self) -> None:
-        while self._tend is not None:
+        while True:
             await asyncio.sleep(TEND_MS / 1000)
             try:
-                reclaimed = await self._scribe.look(self._tend)
-                self.tab.failed += reclaimed.failed
-                await self._scribe.look(partial(self._store.end_own_holds, self._owner))
+                self.tab.failed += await self._scribe.look(self._look_after_others)
             except MillpondError as problem:  # busy or full just now: the next round is a second away
                 log.warning("could not look after what others left: %s", problem)
 
-    def _journey_ended(self, lane: str, task: asyncio.Task[None]) -> None:
+    def _look_after_others(self) -> int:
+        """End our holds that ran out, take back what the dead left; how many jobs failed by that."""
+        self._count_cancels()
+        if self._tend is None:
+            return 0
+        self._store.end_own_holds(self._owner)
+        return self._tend().failed
+
+    def _journey_ended(self, lane: str, task: Steadfast[None]) -> None:
         self._journeys.discard(task)
         self.tab.lanes[lane].in_flight -= 1
         self._heed_end(task)
 
-    def _heed_end(self, task: asyncio.Task[None]) -> None:
+    def _heed_end(self, task: Steadfast[None]) -> None:
         """A task of ours ended. By a broken invariant or a dead disk: stop rather than go on guessing."""
         if not task.cancelled() and (problem := task.exception()) is not None:
             self._problem = problem
@@ -315,14 +395,19 @@ class Drainer:
         if self._stops > 1:
             self._performer.cut()
 
+    def _is_stopping(self) -> bool:
+        return self._stops > 0 or self._problem is not None
+
     async def _finish(self) -> None:
-        """Let what is in flight end: within the grace after a stop, without a limit otherwise."""
-        if not self._journeys:
-            return
-        grace = self._policy.grace_ms / 1000 if self._stops or self._problem else None
-        _, late = await asyncio.wait(self._journeys, timeout=grace)
-        if late:
-            self._performer.cut()
+        """Let what is in flight end: without a limit until a stop, within the grace after it."""
+        while self._journeys and not self._is_stopping():
+            self._changed.clear()
+            await self._changed.wait()
+        if self._journeys:
+            await asyncio.wait(self._journeys, timeout=self._policy.grace_ms / 1000)
+        self._performer.cut()
+        if self._journeys:  # cut, they only write down how they ended
+            await asyncio.wait(self._journeys)
 
 
 def _silence(_: Happening) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,49 +18,145 @@ from millpond.engine.perform import Happening
 from millpond.engine.reconcile import reclaim_dead
 from millpond.lanes.lane import Lane
 from millpond.report.summary import Summary
-from millpond.rules.errors import LockHeld
+from millpond.rules.errors import LockHeld, UsageError
 from millpond.rules.policy import Policy
 from millpond.store.store import Store
 
+LOOK_S = 1.0
+"""How often the end of a drain is looked for whose loop may have been left."""
 
-@contextmanager
-def draining(
-    store: Store,
-    folder: Path,
-    policy: Policy,
-    lanes: Mapping[str, Lane],
-    *,
-    registry: Mapping[str, Any] | None = None,
-    tell: Callable[[Happening], None] | None = None,
-) -> Generator[Drainer]:
-    """A Drainer that holds the drain lock of a queue, whose locks stand in `folder`. Raises LockHeld."""
-    lock = DrainLock(folder)
-    lock.take(store.now_ms())
-    tend = partial(reclaim_dead, store, folder, max_leases_lost=policy.max_leases_lost)
-    owner: Owner | None = None
-    try:
-        tend()
-        owner = Owner(folder, "drainer", store.now_ms())
-        store.enlist(owner.row)
-        yield Drainer(store, policy, lanes, owner.uuid, registry=registry, tell=tell, tend=tend, may_lease=lock.stands)
-    finally:
+
+class Drains:
+    """The drains of one open queue that are under way: one at most on SQLite, since each holds the drain lock.
+
+    Thread-safe. `close` ends them while the store is still open, so that no reply is lost with it.
+    """
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        """`folder` is where the queue's locks stand."""
+        self._store = store
+        self._folder = folder
+        self._under_way: dict[Drainer, _Hold] = {}
+
+    @contextmanager
+    def begin(
+        self,
+        policy: Policy,
+        lanes: Mapping[str, Lane],
+        *,
+        registry: Mapping[str, Any] | None = None,
+        tell: Callable[[Happening], None] | None = None,
+    ) -> Generator[Drainer]:
+        """A Drainer that holds the drain lock. Raises LockHeld."""
+        hold = _Hold(self._store, self._folder)
+        tend = partial(reclaim_dead, self._store, self._folder, max_leases_lost=policy.max_leases_lost)
+        drainer: Drainer | None = None
         try:
-            if owner is not None:
-                store.reclaim(owner.uuid, died=False)
-        finally:  # whatever the database says, this process neither drains nor owns any more
-            if owner is not None:
-                owner.leave()
-            lock.release()
+            tend()
+            uuid = hold.enlist()
+            drainer = Drainer(
+                self._store, policy, lanes, uuid, registry=registry, tell=tell, tend=tend, may_lease=hold.stands
+            )
+            self._under_way[drainer] = hold
+            yield drainer
+        finally:
+            if drainer is None:
+                hold.give_back()
+            else:
+                self._end(drainer, hold)
+
+    def close(self) -> None:
+        """Stop what drains, wait until it has ended, and give back what it held.
+
+        Calls in flight may finish within the policy's grace; Ctrl-C cuts them. Raises UsageError, and stops nothing, if
+        it would have to wait for this very thread.
+        """
+        for drainer, hold in list(self._under_way.items()):
+            self._end(drainer, hold)
+
+    def _end(self, drainer: Drainer, hold: _Hold) -> None:
+        """Give back what a drain held, after its end: nobody else may drain while it still does."""
+        if not hold.is_ours():
+            return  # the parent's, seen from a forked child
+        if drainer.runs_here():
+            raise UsageError(
+                "this queue is being drained on the event loop of this thread, so its end cannot be waited for here; "
+                "cancel the task of the drain and await it first, or use `async with AsyncQueue`"
+            )
+        drainer.stop()
+        try:
+            to_its_end(drainer, lambda: drainer.wait(LOOK_S))
+        finally:
+            self._under_way.pop(drainer, None)
+            hold.give_back()
+
+
+class _Hold:
+    """What a drain holds of a queue: the drain lock, and the row of an owner. Given back once, by whoever is first."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self._store = store
+        self._folder = folder
+        self._owner: Owner | None = None
+        self._lock = DrainLock(folder)
+        self._pid = os.getpid()
+        self._giving = threading.Lock()
+        self._lock.take(store.now_ms())
+
+    def enlist(self) -> str:
+        """Become an owner; its uuid."""
+        self._owner = Owner(self._folder, "drainer", self._store.now_ms())
+        self._store.enlist(self._owner.row)
+        return self._owner.uuid
+
+    def stands(self) -> bool:
+        """Whether the drain lock is still what others would find."""
+        return self._lock.stands()
+
+    def is_ours(self) -> bool:
+        """Whether this process took it, and not the one that it was forked from."""
+        return self._pid == os.getpid()
+
+    def give_back(self) -> None:
+        """Give all of it back. Whatever the database says, this process neither drains nor owns any more."""
+        with self._giving:
+            owner, self._owner = self._owner, None
+            try:
+                if owner is not None:
+                    owner.leave(partial(self._store.reclaim, owner.uuid, died=False))
+            finally:
+                self._lock.release()
 
 
 def run(drainer: Drainer, until: Until) -> Summary:
-    """Run a drainer to its end: on this thread, or on one of its own where a loop already runs on this one."""
+    """Run a drainer to its end: on this thread, or on one of its own where a loop already runs on this one.
+
+    Either way Ctrl-C stops it: once, and calls in flight may finish within the grace; twice, and they are cut.
+    KeyboardInterrupt is raised when what they brought is written.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(drainer.run(until))
-    with ThreadPoolExecutor(1, thread_name_prefix="millpond-drain") as thread:
-        return thread.submit(lambda: asyncio.run(drainer.run(until))).result()
+    thread = ThreadPoolExecutor(1, thread_name_prefix="millpond-drain")
+    going = thread.submit(lambda: asyncio.run(drainer.run(until)))
+    thread.shutdown(wait=False)
+    to_its_end(drainer, lambda: bool(wait({going}).done))
+    return going.result()
+
+
+def to_its_end(drainer: Drainer, is_over: Callable[[], bool]) -> None:
+    """Wait for the end of a drain that runs elsewhere. Each Ctrl-C meanwhile stops it, and is raised afterwards."""
+    interrupted: KeyboardInterrupt | None = None
+    while True:
+        try:
+            if is_over():
+                break
+        except KeyboardInterrupt as interrupt:
+            interrupted = interrupt
+            drainer.stop()
+    if interrupted is not None:
+        raise interrupted
 
 
 def not_drained(store: Store, held: LockHeld) -> Summary:

@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -168,10 +169,17 @@ class Owner:
         """The name under which it leases."""
         return self.row.uuid
 
-    def leave(self) -> None:
-        """Give the lock back: from here on the owner counts as dead."""
-        self._lock.release()
-        self._lock.path.unlink(missing_ok=True)
+    def leave(self, bury: Callable[[], object]) -> None:
+        """Give the lock back, after `bury` has taken back what it held and marked its row dead.
+
+        If that raises, the file stays, and its free lock tells whoever looks next that the owner is dead. Were it gone,
+        the owner would pass for alive as long as this process runs.
+        """
+        try:
+            bury()
+            self._lock.path.unlink(missing_ok=True)
+        finally:
+            self._lock.release()
 
 
 def is_dead(folder: Path, owner: OwnerRow) -> bool:

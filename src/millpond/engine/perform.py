@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from millpond.engine.scribe import Scribe
+from millpond.engine.steadfast import Calling, keep_calling
 from millpond.engine.tab import Tab
 from millpond.lanes.lane import Call as LaneCall
 from millpond.lanes.lane import Lane
@@ -40,7 +41,11 @@ class Happening:
 
 
 class Performer:
-    """Performs the journeys of one drain. `cut` ends every call in flight, which makes them ambiguous."""
+    """Performs the journeys of one drain. `cut` ends every call in flight, which makes them ambiguous.
+
+    `stop` is called when a call was ended by an interrupt of the program, `wake` when a job was let go of before its
+    journey ended.
+    """
 
     def __init__(
         self,
@@ -54,6 +59,8 @@ class Performer:
         tell: Callable[[Happening], None],
         boot_ms: Callable[[], int],
         is_stopping: Callable[[], bool],
+        stop: Callable[[], None],
+        wake: Callable[[], None],
     ) -> None:
         self.store = store
         self.scribe = scribe
@@ -64,7 +71,9 @@ class Performer:
         self.tell = tell
         self.boot_ms = boot_ms
         self.is_stopping = is_stopping
-        self.calls: dict[str, asyncio.Task[Evidence]] = {}
+        self.stop = stop
+        self.wake = wake
+        self.calls: dict[str, Calling[Evidence]] = {}
         self.is_cut = False
 
     async def perform(self, lease: Lease, order: Sequence[str], taken_boot_ms: int) -> None:
@@ -79,12 +88,14 @@ class Performer:
             return
         except LeaseLost:
             self.tab.skipped += 1  # cancelled, answered or reclaimed meanwhile: the job is somebody else's now
+        finally:
+            self.tab.past_hold -= flight.is_past_hold
 
     def cut(self) -> None:
         """Give up every call in flight: its connection is closed, its end is unknown. None begins after this."""
         self.is_cut = True
         for call in self.calls.values():
-            call.cancel()
+            call.cut()
 
 
 class _Flight:
@@ -95,6 +106,7 @@ class _Flight:
         self.lease = lease
         self.taken_boot_ms = taken_boot_ms
         self.detached = False
+        self.is_past_hold = False
 
     async def do(self, effect: Effect) -> Any:
         """Perform one effect and return what the journey asked to know."""
@@ -160,7 +172,7 @@ class _Flight:
             attempt_no=effect.attempt_no,
             deadline_ms=self.ground.store.now_ms() + lane.policy.deadlines.total_ms,
         )
-        self.ground.calls[effect.uid] = asyncio.create_task(lane.call(call), name=f"call {effect.uid}")
+        self.ground.calls[effect.uid] = keep_calling(lane.call(call), f"call {effect.uid}")
         return await self._hear(effect.uid, effect.lane, effect.soft_timeout_ms)
 
     async def detach(self, effect: steps.Detach) -> None:
@@ -177,6 +189,8 @@ class _Flight:
         self.ground.tell(
             Happening("held", self.lease.job_id, self.lease.lane, f"no reply yet; listened to for {effect.hold_ms} ms")
         )
+        if effect.hold_ms == 0:
+            self._let_job_go()
 
     async def listen(self, effect: steps.Listen) -> Heard | Silence:
         return await self._hear(effect.uid, effect.lane, effect.for_ms)
@@ -185,6 +199,13 @@ class _Flight:
         await self.ground.scribe.write(
             partial(settle.stop_listening, uid=effect.uid, now_ms=self.ground.store.now_ms())
         )
+        self._let_job_go()
+
+    def _let_job_go(self) -> None:
+        """Nothing holds the job any more: it goes on by policy, whatever becomes of the call."""
+        self.is_past_hold = True
+        self.ground.tab.past_hold += 1
+        self.ground.wake()
 
     async def settle(self, effect: steps.Settle) -> None:
         try:
@@ -234,6 +255,8 @@ class _Flight:
                 lane, Evidence(sent="yes", failure="cancelled", message="the drain was stopped during the call")
             )
         if (problem := call.exception()) is not None:
+            if not isinstance(problem, Exception):  # an interrupt in the user's code: it has left the loop by itself
+                self.ground.stop()
             words = f"{type(problem).__name__}: {problem}"
             return self._heard(lane, Evidence(sent="yes", said="ambiguous", failure="exception", message=words))
         return self._heard(lane, call.result())

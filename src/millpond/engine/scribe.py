@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from millpond.db.database import Database, Transaction
+from millpond.engine.steadfast import Steadfast, keep
 from millpond.rules.errors import QueueBusy, QueueUnavailable
 
 T = TypeVar("T")
@@ -24,21 +25,21 @@ RETRY_S = 0.5
 
 class Scribe:
     """Writes for one event loop. The store's thread commits while the loop goes on gathering; nothing is acknowledged
-    before its commit has returned.
+    before its commit has returned, and what was handed in is written even if who awaits it is cancelled.
     """
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="millpond-scribe")
         self._waiting: list[tuple[Operation, bool, asyncio.Future[Any]]] = []
-        self._pump: asyncio.Task[None] | None = None
+        self._pump: Steadfast[None] | None = None
 
     async def write(self, operation: Callable[[Transaction], T], *, full: bool = True) -> T:
         """Commit an operation, together with what else is waiting; raises what the operation or the commit raised."""
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append((operation, full, done))
         if self._pump is None:
-            self._pump = asyncio.create_task(self._run())
+            self._pump = keep(self._run())
         return await done
 
     async def look(self, reading: Callable[[], T]) -> T:

@@ -51,7 +51,10 @@ class Tab:
     lanes: dict[str, LaneTab]
     done: int = 0
     failed: int = 0
+    cancelled: int = 0
     skipped: int = 0
+    past_hold: int = 0
+    """Journeys under way whose calls are only listened to: their jobs go on without them."""
     saved: int = 0
     saved_usd: Decimal | None = Decimal(0)
     again: dict[str, Cost | None] = field(default_factory=dict[str, "Cost | None"])
@@ -97,13 +100,13 @@ class Tab:
         else:
             self.again.pop(uid, None)
 
-    def summary(self, reason: Reason, counts: dict[str, int], cancelled: int, next_due_ms: int | None) -> Summary:
+    def summary(self, reason: Reason, counts: dict[str, int], next_due_ms: int | None) -> Summary:
         """The figures, with what the queue holds now."""
         lanes = {name: tab.summary() for name, tab in self.lanes.items()}
         return Summary(
             done=self.done,
             failed=self.failed,
-            cancelled=cancelled,
+            cancelled=self.cancelled,
             waiting=counts["waiting"],
             held=counts["held"],
             ready=counts["ready"],

@@ -154,10 +154,7 @@ class Workers:
         with self._owning:
             owner, self._owner = self._owner, None
             if owner is not None and owner.row.pid == os.getpid():
-                try:
-                    self._store.reclaim(owner.uuid, died=False)
-                finally:
-                    owner.leave()
+                owner.leave(partial(self._store.reclaim, owner.uuid, died=False))
 
     def _own(self) -> str:
         with self._owning:

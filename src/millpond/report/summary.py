@@ -35,6 +35,7 @@ class LaneSummary:
 class Summary:
     """What a drain did (jobs, attempts, money) and what it left (`waiting` to `next_due_ms`, as the queue stands now).
 
+    `cancelled` counts how often a job was cancelled while it ran, by whomever; some may have been asked again since.
     `spent_usd` is the known part of what its calls cost, and `unpriced` how many it leaves out; `untold` how many the
     tokens leave out. `saved_by_dedup` counts requests that it answered without a call of their own (what was reused at
     the door cost no drain anything: see Report). `paid_twice` counts calls beyond the one that answered which may have
@@ -76,7 +77,10 @@ class Summary:
             return f"nothing drained: {self.holder} drains this queue"
         parts = [f"done {self.done:,}", f"failed {self.failed:,}"]
         parts += [f"cancelled {self.cancelled:,}"] if self.cancelled else []
-        parts.append(f"spent {usd(self.spent_usd)}" + (f" + {self.unpriced:,} calls unpriced" if self.unpriced else ""))
+        calls = "call" if self.unpriced == 1 else "calls"
+        parts.append(
+            f"spent {usd(self.spent_usd)}" + (f" + {self.unpriced:,} {calls} unpriced" if self.unpriced else "")
+        )
         parts.append(f"saved by dedup {self.saved_by_dedup:,} ({usd(self.saved_usd)})")
         parts.append(f"paid twice {self.paid_twice:,}" + (f" ({usd(self.paid_twice_usd)})" if self.paid_twice else ""))
         tokens = self.tokens_in + self.tokens_out

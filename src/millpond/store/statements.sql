@@ -251,6 +251,11 @@ RETURNING id
 -- name: mark_winner
 UPDATE attempt SET artifact_id = :artifact_id WHERE uid = :uid
 
+-- name: is_beyond
+-- Whether an attempt is, or may be, a paid call beyond the one that answered: as the report counts them.
+SELECT 1 AS one FROM attempt
+WHERE uid = :uid AND (outcome = 'ok' AND artifact_id IS NULL OR outcome = 'ambiguous')
+
 -- name: postpone_held
 UPDATE job SET not_before_ms = :not_before_ms WHERE id = :job_id AND state = 'waiting' AND wait_reason = 'held'
 
@@ -343,6 +348,10 @@ SELECT lane, closed_until_ms, reason, closed_by, since_ms FROM lane_state ORDER 
 
 -- name: events_after
 SELECT seq, at_ms, kind, job_id, submission_id, data FROM event WHERE seq > :after ORDER BY seq LIMIT :limit
+
+-- name: count_events
+-- Read in stretches of seq, so that a feed of any length is counted piece by piece.
+SELECT count(*) AS n FROM event WHERE seq > :after AND seq <= :upto AND kind = :kind
 
 -- name: last_event_seq
 SELECT coalesce(max(seq), 0) AS seq FROM event

@@ -318,6 +318,17 @@ class Store:
         """The seq of the newest event, 0 if there is none."""
         return self.db.read(lambda tx: tx.all("last_event_seq")[0].seq)
 
+    def count_events(self, kind: str, after: int, upto: int) -> int:
+        """How many events of a kind have a seq above `after` and at most `upto`. Reads all between them."""
+        return self.db.read(lambda tx: tx.all("count_events", kind=kind, after=after, upto=upto)[0].n)
+
+    def beyond(self, uids: Iterable[str]) -> set[str]:
+        """Those of some attempts, a page at most, that are beyond the one that answered, or may be: kept, or unknown.
+
+        Not among them are the one that answered, whoever received its reply, and those that brought nothing.
+        """
+        return self.db.read(lambda tx: {uid for uid in uids if tx.one("is_beyond", uid=uid) is not None})
+
     def job(self, job_id: int) -> Job | None:
         """One job, or None."""
         row = self.db.read(lambda tx: tx.one("job", job_id=job_id))
