@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond import AsyncQueue, Event, Policy, Queue, QueueUnavailable, UsageError
+from millpond import AsyncQueue, Event, Policy, Queue, QueueUnavailable, Summary, UsageError
 from millpond.async_queue import THREADS
 from millpond.rules.policy import LanePolicy
 from millpond.rules.price import FREE
@@ -479,3 +479,18 @@ def test_many_who_wait_for_the_same_are_looked_after_as_one(tmp_path: Path, monk
         for one in waiting:
             one.result(20)
     assert len(looks) < 100, "not one look for each of the 200 who wait"
+
+
+def test_a_drain_that_nobody_awaits_gives_its_lock_back_when_its_loop_is_cleared(tmp_path: Path) -> None:
+    for turns in range(8):  # at every step of the way in
+
+        async def main(folder: Path = tmp_path / f"pond-{turns}", turns: int = turns) -> None:
+            queue = await AsyncQueue.open(folder, policy=Policy(durable=False))
+            drains.append(asyncio.create_task(queue.drain(lanes=ScriptedLane(), daemon=True)))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+        drains: list[asyncio.Task[Summary]] = []
+        asyncio.run(main())
+        with Queue.open(tmp_path / f"pond-{turns}", policy=Policy(durable=False)) as queue:
+            assert (queue.drainer(), queue.store.living_owners()) == (None, [])

@@ -15,6 +15,7 @@ from millpond.db import fork
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.draining import not_drained
 from millpond.engine.perform import Happening
+from millpond.engine.steadfast import keep
 from millpond.lanes.given import Lanes
 from millpond.paged import Paged
 from millpond.queue import Queue, Registry, Waitable
@@ -133,7 +134,7 @@ class AsyncQueue:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        await _to_its_end(asyncio.ensure_future(self.close()))
+        await _to_its_end(keep(self.close()))
 
     def __repr__(self) -> str:
         return f"Async{self.queue!r}"
@@ -221,13 +222,13 @@ class AsyncQueue:
     ) -> AsyncGenerator[Drainer]:
         """A Drainer that holds the queue's drain lock, for those who run and stop it themselves. Raises LockHeld."""
         held = self.queue.draining(policy, lanes=lanes, tell=tell)
-        entering = asyncio.ensure_future(self.on_thread(held.__enter__))
+        entering = keep(self.on_thread(held.__enter__))
         try:
             await _to_its_end(entering)
             yield entering.result()
         finally:
             if entering.exception() is None:
-                await _to_its_end(asyncio.ensure_future(self.on_thread(partial(held.__exit__, None, None, None))))
+                await _to_its_end(keep(self.on_thread(partial(held.__exit__, None, None, None))))
 
     drainer = _awaited(Queue.drainer)
 
