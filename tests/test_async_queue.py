@@ -481,16 +481,16 @@ def test_many_who_wait_for_the_same_are_looked_after_as_one(tmp_path: Path, monk
     assert len(looks) < 100, "not one look for each of the 200 who wait"
 
 
-def test_a_drain_that_nobody_awaits_gives_its_lock_back_when_its_loop_is_cleared(tmp_path: Path) -> None:
-    for turns in range(8):  # at every step of the way in
+@pytest.mark.parametrize("turns", range(8))
+def test_a_drain_that_nobody_awaits_gives_its_lock_back_when_its_loop_is_cleared(tmp_path: Path, turns: int) -> None:
+    drains: list[asyncio.Task[Summary]] = []
 
-        async def main(folder: Path = tmp_path / f"pond-{turns}", turns: int = turns) -> None:
-            queue = await AsyncQueue.open(folder, policy=Policy(durable=False))
-            drains.append(asyncio.create_task(queue.drain(lanes=ScriptedLane(), daemon=True)))
-            for _ in range(turns):
-                await asyncio.sleep(0)
+    async def main() -> None:
+        queue = await AsyncQueue.open(tmp_path / "pond", policy=Policy(durable=False))
+        drains.append(asyncio.create_task(queue.drain(lanes=ScriptedLane(), daemon=True)))
+        for _ in range(turns):  # any step of the way in
+            await asyncio.sleep(0)
 
-        drains: list[asyncio.Task[Summary]] = []
-        asyncio.run(main())
-        with Queue.open(tmp_path / f"pond-{turns}", policy=Policy(durable=False)) as queue:
-            assert (queue.drainer(), queue.store.living_owners()) == (None, [])
+    asyncio.run(main())
+    with Queue.open(tmp_path / "pond", policy=Policy(durable=False)) as queue:
+        assert (queue.drainer(), queue.store.living_owners()) == (None, [])
