@@ -15,12 +15,14 @@ from pydantic import BaseModel, field_validator
 
 from millpond import (
     Ambiguous,
+    LeaseLost,
     Policy,
     Prompt,
     Queue,
     QueueBusy,
     QueueUnavailable,
     Reply,
+    Retryable,
     Saturated,
     SettingsError,
     UsageError,
@@ -30,6 +32,7 @@ from millpond.engine.drain import Drainer, Until
 from millpond.engine.reconcile import reclaim_dead
 from millpond.engine.scribe import Scribe
 from millpond.lanes import CallableLane
+from millpond.report.left import why_left
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Usage
 from millpond.rules.policy import Backoff, LanePolicy
@@ -37,6 +40,7 @@ from millpond.rules.price import FREE, Cost, PriceRule
 from millpond.rules.verdict import bill
 from millpond.testing import ScriptedLane
 
+CENT = PriceRule("stated", call_usd=Decimal("0.01"))
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 
 
@@ -91,6 +95,72 @@ def test_a_drain_with_one_lane_takes_what_it_may_serve_of_another_lanes_work(ope
     queue = open_queue(command("first"), command("second"))
     queue.enqueue("a")
     assert queue.drain(lanes=["second"]).by_lane["second"].ok == 1
+
+
+def python(name: str, does: str, **more: Any) -> LanePolicy:
+    return LanePolicy(name, kind="python", target=f"{__name__}:{does}", price=CENT, **more)
+
+
+def breaks(_work: Prompt) -> str:
+    raise Retryable("not today")
+
+
+def vanishes(_work: Prompt) -> str:
+    raise Ambiguous("who knows")
+
+
+def answers(_work: Prompt) -> str:
+    return "an answer"
+
+
+def test_work_that_waits_for_another_lane_is_not_failed_by_a_drain_without_it(open_queue: Open) -> None:
+    """Its own lane is spent, and a drain that lacks the next one neither tries again nor gives up."""
+    queue = open_queue(python("free", "breaks"), python("paid", "answers"), backoff=Backoff(0, 0))
+    job = queue.enqueue("a").job_id
+    spent = queue.drain(lanes=["free"], until_empty=True)
+    assert (spent.attempts, spent.failed, spent.ready, queue.job(job).next_lane) == (2, 0, 1, "paid")
+    again = queue.drain(lanes=["free"], until_empty=True)
+    assert (again.attempts, again.failed, again.ready) == (0, 0, 1)
+    assert list(why_left(queue.store, queue.policy, {"free"}, str)) == [
+        "lane paid was not drained, since this drain did not have it; 1 job ready for it"
+    ]
+    assert queue.drain().done == 1
+
+
+def test_a_drain_without_the_next_lane_does_not_pay_again_on_its_own(open_queue: Open) -> None:
+    queue = open_queue(python("a", "vanishes", max_attempts=4), python("b", "answers"), backoff=Backoff(0, 0))
+    queue.enqueue("a")
+    for _ in range(2):
+        assert queue.drain(lanes=["a"], until_empty=True).ready == 1
+    assert [attempt.lane for attempt in queue.ledger()] == ["a"]
+    assert queue.drain().done == 1
+    assert [(attempt.lane, attempt.resolution) for attempt in queue.ledger()] == [("a", "pin"), ("b", None)]
+
+
+def test_what_a_drain_with_the_dearer_lane_left_goes_to_the_first_lane_again(open_queue: Open) -> None:
+    """A pilot of one job on the paid lane does not send the rest of the backlog there."""
+    queue = open_queue(python("free", "answers"), python("paid", "answers"))
+    queue.enqueue_many(f"work {n}" for n in range(6))
+    assert queue.drain(lanes=["paid"], max_jobs=1).by_lane["paid"].ok == 1
+    rest = queue.drain()
+    assert rest.by_lane["free"].ok == 5
+
+
+def test_a_job_that_fails_takes_its_last_unknown_call_with_it_at_its_worst_cost(open_queue: Open) -> None:
+    queue = open_queue(python("a", "vanishes", max_attempts=2), backoff=Backoff(0, 0))
+    job = queue.enqueue("a").job_id
+    summary = queue.drain(until_empty=True)
+    assert (summary.failed, summary.paid_twice, summary.paid_twice_usd) == (1, 1, Decimal("0.01"))
+    rows = [(one.resolution, one.cost, one.cost_is_estimate) for one in queue.ledger()]
+    assert rows == [("pin", Decimal("0.01"), True), ("fail", Decimal("0.01"), True)]
+    assert queue.job(job).cost == Decimal("0.02")
+
+
+def test_a_lane_that_asks_asks_though_its_attempts_are_spent(open_queue: Open) -> None:
+    queue = open_queue(python("a", "vanishes", max_attempts=1, after_hold="ask"))
+    job = queue.enqueue("a").job_id
+    queue.drain(until_empty=True)
+    assert (queue.job(job).state, queue.job(job).wait_reason) == ("waiting", "asked")
 
 
 def test_work_that_comes_during_a_drain_with_lanes_of_its_own_is_served(open_queue: Open) -> None:
@@ -382,6 +452,50 @@ def test_a_workers_attempts_are_bounded_for_life(open_queue: Open) -> None:
     [lease] = queue.lease()
     assert queue.record(lease) is None
     assert (queue.job(job).reason or "").startswith("attempts: lifetime cap of 2")
+
+
+def listeners() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "millpond-listening"]
+
+
+def test_the_hold_of_a_workers_cancelled_call_ends_while_the_worker_is_still_at_it(open_queue: Open) -> None:
+    """Whoever cancelled it, the process that listens ends the hold by itself, and a drain then goes on."""
+    queue = by_hand(open_queue, hold_ms={"realtime": 200, "batch": 200}, after_hold="same")
+    other = open_queue(*queue.policy.lanes.values())
+    job = queue.enqueue("a").job_id
+    [lease] = queue.lease()
+    uid = queue.record(lease)
+    assert uid is not None
+    assert (other.cancel(job).done, other.retry(job).done) == (1, 1)
+    assert (other.job(job).wait_reason, other.job(job).not_before_ms) == ("held", None)
+    assert next(event.job_id for event in other.feed(follow=True) if event.kind == "wake") == job
+    assert other.drain(lanes={"own": lambda work: "new"}).done == 1
+    with pytest.raises(LeaseLost):
+        queue.settle(lease, uid, "late")
+    for thread in listeners():
+        thread.join(timeout=10)
+    assert listeners() == [], "no call is under way any more"
+
+
+def test_a_worker_that_leaves_listens_no_more(open_queue: Open) -> None:
+    queue = by_hand(open_queue)
+    queue.enqueue("a")
+    [lease] = queue.lease()
+    assert queue.record(lease) is not None
+    assert len(listeners()) == 1
+    queue.close()
+    assert listeners() == []
+
+
+def test_a_worker_says_which_lane_it_works_on(open_queue: Open) -> None:
+    """Its own word stands above routing, which would have begun at the first lane."""
+    queue = open_queue(command("first"), command("second"))
+    queue.enqueue("a")
+    [lease] = queue.lease()
+    uid = queue.record(lease, "second")
+    assert uid is not None
+    assert queue.settle(lease, uid, "done")
+    assert [attempt.lane for attempt in queue.ledger()] == ["second"]
 
 
 def test_a_worker_finds_a_closed_lane_closed(open_queue: Open) -> None:

@@ -139,6 +139,23 @@ def test_the_attempts_of_a_jobs_life_are_bounded() -> None:
     assert kinds(drive(past(made=4, granted=1), Admitted(), RECORDED, heard(), lease=LATER))[-1] == "Settle"
 
 
+def test_what_an_earlier_drain_passed_over_gets_its_turn() -> None:
+    """Routing is by the history, not by where the job happens to stand."""
+    assert drive(lease=replace(LEASE, lane="paid")) == [Give(Then("release", next_lane="free"))]
+    absent = replace(POLICY, absent=frozenset({"free"}))
+    assert kinds(drive(Admitted(), RECORDED, heard(), lease=replace(LEASE, lane="paid"), policy=absent))[-1] == "Settle"
+
+
+def test_a_job_whose_next_lane_this_drain_does_not_have_is_released_to_wait_for_it() -> None:
+    absent = replace(POLICY, absent=frozenset({"paid"}))
+    effects = drive(past(undecided=OPEN), None, lease=LATER, policy=absent)
+    assert effects[1:] == [Resolve("earlier", "free", "pin"), Give(Then("release", next_lane="paid"))]
+    spent = drive(past(Tried("free", "retryable")), Admitted(), RECORDED, heard("retryable"), lease=LATER,
+                  policy=absent)[-1]  # fmt: skip
+    assert isinstance(spent, Settle)
+    assert spent.then == Then("release", next_lane="paid")
+
+
 # --- what is undecided is decided first -------------------------------------------------------------------------------
 
 OPEN = [Undecided("earlier", "free")]
@@ -172,6 +189,16 @@ def test_fail_resolves_and_fails_the_job() -> None:
     assert (effects[2].then.move, (effects[2].then.reason or "").split(":")[0]) == ("fail", "ambiguous")
 
 
+@pytest.mark.parametrize("after_hold", ["pin", "same"])
+def test_nothing_is_paid_again_for_a_job_that_fails(after_hold: Any) -> None:
+    policy = policy_that_says(after_hold)
+    for facts in (past(undecided=OPEN, made=4), past(Tried("free", "retryable"), undecided=OPEN, made=2)):
+        effects = drive(facts, None, lease=LATER, policy=policy, order=("free",))
+        assert effects[1] == Resolve("earlier", "free", "fail")
+        assert isinstance(effects[2], Give)
+        assert effects[2].then.move == "fail"
+
+
 def test_an_attempt_on_a_lane_that_has_left_the_policy_is_pinned() -> None:
     effects = drive(past(undecided=[Undecided("earlier", "gone")]), None, Admitted(), RECORDED, heard(), lease=LATER)
     assert effects[1] == Resolve("earlier", "gone", "pin")
@@ -186,6 +213,27 @@ def test_a_soft_timeout_detaches_and_listens_on() -> None:
     settle = effects[5]
     assert isinstance(settle, Settle)
     assert (settle.ending.outcome, settle.then) == ("ok", ACCEPT), "the job's next move is not this call's any more"
+
+
+@pytest.mark.parametrize(
+    ("answer", "after_hold", "pause"),
+    [
+        ("retryable", "pin", 500),
+        (Evidence(said="retryable", retry_info_ms=9_000), "pin", 9_000),
+        ("ambiguous", "same", 500),
+        (Evidence(status=504, headers={"retry-after": "9"}), "same", 9_000),
+        ("ambiguous", "pin", None),
+        ("saturated", "same", None),
+        ("permanent", "same", None),
+    ],
+)
+def test_a_lane_is_given_its_pause_after_a_call_that_was_only_listened_to(
+    answer: Any, after_hold: Any, pause: int | None
+) -> None:
+    """Decision 008 holds whether or not a soft timeout came first."""
+    settle = drive(Admitted(), RECORDED, Silence(NOW_MS), None, heard(answer), policy=policy_that_says(after_hold))[-1]
+    assert isinstance(settle, Settle)
+    assert settle.then == Then(None, delay_ms=pause)
 
 
 def test_when_the_hold_is_over_it_stops_the_hold_but_not_the_listening() -> None:
@@ -213,7 +261,8 @@ def test_a_due_time_shortens_the_hold() -> None:
 def after(answer: Any, *tried: Tried, chance: float = 0.0, lane: str = "free", policy: Policy = POLICY) -> Then:
     lease = replace(LEASE, has_history=bool(tried), lane=lane)
     look_back = [past(*tried)] if tried else []
-    settle = drive(*look_back, Admitted(), RECORDED, heard(answer, chance), lease=lease, policy=policy)[-1]
+    order = ORDER[ORDER.index(lane) :]
+    settle = drive(*look_back, Admitted(), RECORDED, heard(answer, chance), lease=lease, policy=policy, order=order)[-1]
     assert isinstance(settle, Settle)
     return settle.then
 

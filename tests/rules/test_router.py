@@ -283,6 +283,49 @@ def test_work_waits_for_a_disabled_lane_only_where_no_other_may_serve() -> None:
     assert lanes_for(Prompt("x"), "private", off) == ("free",)
 
 
+def without(*absent: str) -> Policy:
+    return replace(POLICY, absent=frozenset(absent))
+
+
+@pytest.mark.parametrize(
+    ("absent", "history", "step"),
+    [
+        (["free"], [], Step("paid")),
+        (["free"], ["retryable"], Step("paid")),
+        (["free", "paid"], [], Step("best")),
+        (["paid", "best"], ["retryable"], Step("free", 1)),
+        (["paid", "best"], ["retryable", "retryable"], Step("paid")),
+        (["paid", "best"], ["ambiguous:pin"], Step("paid")),
+        (["paid"], ["ambiguous:pin"], Step("best")),
+        (["free", "paid", "best"], ["retryable"], Step("free", 1)),
+    ],
+)
+def test_a_lane_absent_from_a_drain_is_passed_over_for_one_further_on_and_waited_for_where_none_is(
+    absent: list[str], history: list[str], step: Step
+) -> None:
+    """Never is a lane tried again, or the work given up, because the one whose turn it is is not there."""
+    assert next_lane(tried(*history), without(*absent), ORDER) == step
+
+
+def test_a_job_that_is_given_up_names_what_is_still_undecided_of_it() -> None:
+    past = Past(tuple(tried("retryable", lane="best")), (Undecided("u", "best"), Undecided("v", "gone")))
+    step = route_work(Prompt("x"), "", "best", past, POLICY)
+    assert isinstance(step, Exhausted)
+    assert [(one.uid, one.lane) for one in step.given_up] == [("u", POLICY.lanes["best"]), ("v", None)]
+    nowhere = route_work(Prompt("x", model="m"), "", "", past, POLICY)
+    assert isinstance(nowhere, Exhausted)
+    assert [one.uid for one in nowhere.given_up] == ["u", "v"]
+
+
+@pytest.mark.parametrize("after_hold", ["ask", "fail"])
+def test_where_no_lane_is_left_a_person_is_asked_all_the_same_and_the_policy_gives_its_own_reason(
+    after_hold: Any,
+) -> None:
+    policy = replace(POLICY, lanes={"free": replace(FREE, max_attempts=1, after_hold=after_hold)})
+    past = Past(undecided=(Undecided("u", "free"),))
+    assert route_work(Prompt("x"), "", "", past, policy) == Step("free"), "the journey that is leased there says so"
+
+
 def test_undecided_attempts_are_routed_as_the_policy_would_decide_them() -> None:
     past = Past(undecided=(Undecided("u", "free"),))
     assert route_work(Prompt("x"), "", "", past, POLICY) == Step("paid")

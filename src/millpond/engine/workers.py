@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from millpond.engine.listening import Listening
 from millpond.engine.owner import Owner
 from millpond.engine.reconcile import reclaim_dead
 from millpond.lanes.handler import raised, returned
@@ -56,6 +57,7 @@ class Workers:
         self._registry = registry
         self._owner: Owner | None = None
         self._owning = threading.Lock()
+        self._listening = Listening(store.end_own_holds)
         self._in_a_row: defaultdict[str, InARow] = defaultdict(InARow)
 
     def lease(self, n: int, *, lanes: Iterable[str] | None = None, owner: str | None = None) -> list[Lease]:
@@ -83,8 +85,10 @@ class Workers:
         The same way as a drain's: what is still undecided of the key is decided by policy, a closed lane takes nothing,
         the job's attempts are bounded. None: send nothing, the job was moved. Raises LeaseLost.
         """
-        lease = replace(lease, lane=lane or lease.lane)
-        cleared = self._perform(approach(lease, self._with(lease.lane), self._order(lease)), lease)
+        order = self._order(replace(lease, lane=lane or lease.lane))
+        if lane:  # the worker's own word: what routing would have done before that lane is passed over
+            lease, order = replace(lease, lane=lane), order[order.index(lane) :]
+        cleared = self._perform(approach(lease, self._with(lease.lane), order), lease)
         return cleared.recorded.uid if cleared is not None else None
 
     def settle(self, lease: Lease, attempt: str, said: Any) -> bool:
@@ -106,6 +110,7 @@ class Workers:
         settling = course.send(self._heard(lane.name, _evidence(said, lease, lane)))
         assert isinstance(settling, Settle)
         settled = self._store.settle(attempt, settling.ending, settling.then, lane=lane.name, lease=lease)
+        self._listening.over(attempt)
         self._in_a_row[lane.name] = self._in_a_row[lane.name].and_then(settling.ending.classified)
         if not settled.moved:
             raise LeaseLost(lost(lease), accepted=settled.accepted)
@@ -127,6 +132,8 @@ class Workers:
                         answer = admit(load_of(0, self._store.closed_lanes().get(name)), self._store.now_ms())
                     case Record(name):
                         answer = self._store.record(lease, uuid4().hex, name, self._lane(name).tier)
+                        if isinstance(answer, Recorded):
+                            self._listening.begin(answer.uid, lease.owner)
                     case Give(then):
                         answer = self._store.give(lease, then)
                     case effect:
@@ -147,10 +154,13 @@ class Workers:
         """Hand in the reply of an attempt, however late, without a lease. Whether it is in force now."""
         lane = self._lane_of(attempt)
         ending = end(self._heard(lane.name, returned(reply, None)), lane, self._policy)
-        return self._store.settle(attempt, ending, ACCEPT, lane=lane.name, lease=None).accepted
+        settled = self._store.settle(attempt, ending, ACCEPT, lane=lane.name, lease=None)
+        self._listening.over(attempt)
+        return settled.accepted
 
     def leave(self) -> None:
         """Stop being an owner. What is still held under a lease is others' from here on."""
+        self._listening.stop()
         with self._owning:
             owner, self._owner = self._owner, None
             if owner is not None and owner.row.pid == os.getpid():

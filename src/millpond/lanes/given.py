@@ -21,7 +21,7 @@ Lanes = OneLane | Sequence[OneLane] | Mapping[str, Callable[..., Any] | Lane] | 
 def choose_lanes(policy: Policy, lanes: Lanes) -> tuple[Policy, dict[str, Lane]]:
     """The lanes to drain with (None: all enabled ones), and the policy to route by.
 
-    Names choose among the policy's lanes: the others are disabled for this drain, and work that only they may serve
+    Names choose among the policy's lanes: the others are absent from this drain, and work that only they may serve now
     waits for them. Callables and Lanes given in code are the policy's lanes; a route is kept if it names one of them.
 
     Raises UnknownLane, UsageError for what is no lane or a name given twice, SettingsError where there is none at all.
@@ -32,8 +32,7 @@ def choose_lanes(policy: Policy, lanes: Lanes) -> tuple[Policy, dict[str, Lane]]
             "no lanes to drain with; name one in millpond.yaml (`millpond init` writes it) or give lanes="
         )
     if lanes is None or all(isinstance(one, str) for _, one in _named(lanes)):
-        kept = {name: lane if name in built else replace(lane, enabled=False) for name, lane in policy.lanes.items()}
-        return replace(policy, lanes=kept), built
+        return replace(policy, absent=frozenset(policy.lanes.keys() - built.keys())), built
     routing = {route: names for route, names in policy.routing.items() if built.keys() & set(names)}
     return replace(policy, lanes={name: lane.policy for name, lane in built.items()}, routing=routing), built
 

@@ -170,7 +170,7 @@ class Then:
     move: Move | None
     next_lane: str | None = None
     delay_ms: int | None = None
-    """From now; the store adds its clock."""
+    """From now; the store adds its clock. Without a move: how long a job that was held for this call still pauses."""
     reason: str | None = None
     uncounted: bool = False
 

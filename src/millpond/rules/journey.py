@@ -15,7 +15,6 @@ from typing import Any
 
 from millpond.rules.admission import Admitted, NotNow
 from millpond.rules.effects import (
-    ACCEPT,
     Admit,
     Call,
     Detach,
@@ -36,8 +35,11 @@ from millpond.rules.effects import (
 )
 from millpond.rules.job import Lease
 from millpond.rules.policy import Policy
-from millpond.rules.router import Exhausted, Step, Tried, hold_ms, next_lane
+from millpond.rules.router import Exhausted, Past, Step, Tried, decided, hold_ms, next_lane
 from millpond.rules.verdict import end, verdict
+
+NO_PAST = Facts(Past(), attempts_made=0, attempts_granted=0)
+"""Of a job that was never tried; nothing is read for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +60,19 @@ def journey(lease: Lease, policy: Policy, order: Sequence[str]) -> Generator[Eff
 
 def approach(lease: Lease, policy: Policy, order: Sequence[str]) -> Generator[Effect, Any, Cleared | None]:
     """From the grant to the ledger row. None: there is no call to make, and the job was moved."""
-    tried: tuple[Tried, ...] = ()
-    if lease.has_history:
-        facts: Facts = yield LookBack()
-        tried = facts.past.tried
-        for one in facts.past.undecided:
-            choice = policy.after_hold(one.lane)
-            if choice == "ask":
-                yield Give(Then("ask"))
-                return None
-            yield Resolve(one.uid, one.lane, choice)
-            if choice == "fail":
-                yield Give(Then("fail", reason="ambiguous: outcome unknown, and the policy does not pay again"))
-                return None
-            tried = (*tried, one.decided(choice))
-        if facts.attempts_made >= policy.max_attempts_per_job + facts.attempts_granted:
-            yield Give(Then("fail", reason=f"attempts: lifetime cap of {facts.attempts_made} attempts reached"))
-            return None
-    step = next_lane(tried, policy, order, lease.lane)
+    facts: Facts = (yield LookBack()) if lease.has_history else NO_PAST
+    undecided, tried = facts.past.undecided, decided(facts.past, policy)
+    choices = [policy.after_hold(one.lane) for one in undecided]
+    if "ask" in choices:
+        yield Give(Then("ask"))
+        return None
+    step = next_lane(tried, policy, order)
+    if "fail" in choices:
+        step = Exhausted("ambiguous: outcome unknown, and the policy does not pay again")
+    elif facts.attempts_made >= policy.max_attempts_per_job + facts.attempts_granted:
+        step = Exhausted(f"attempts: lifetime cap of {facts.attempts_made} attempts reached")
+    for one, choice in zip(undecided, choices, strict=True):  # nothing is paid again for a job that fails
+        yield Resolve(one.uid, one.lane, "fail" if isinstance(step, Exhausted) else choice)
     if isinstance(step, Exhausted):
         yield Give(Then("fail", reason=step.reason))
         return None
@@ -91,7 +88,11 @@ def approach(lease: Lease, policy: Policy, order: Sequence[str]) -> Generator[Ef
 
 
 def call(lease: Lease, policy: Policy, order: Sequence[str], cleared: Cleared) -> Generator[Effect, Any, None]:
-    """Make the call and settle it; past the soft timeout the job goes on and the call is only listened to."""
+    """Make the call and settle it; past the soft timeout the job goes on and the call is only listened to.
+
+    Of a call that is only listened to, the end moves no job. One that waits for it is given the pause all the same that
+    the lane is owed.
+    """
     lane, uid = policy.lane(cleared.step.lane), cleared.recorded.uid
     heard: Heard | Silence = yield Call(uid, lane.name, cleared.recorded.attempt_no, lane.soft_timeout_ms)
     if isinstance(heard, Silence):
@@ -104,7 +105,9 @@ def call(lease: Lease, policy: Policy, order: Sequence[str], cleared: Cleared) -
         if isinstance(heard, Silence):
             heard = yield Listen(uid, lane.name, None)
         assert isinstance(heard, Heard)
-        yield Settle(uid, lane.name, end(heard, lane, policy), ACCEPT)
+        ending = end(heard, lane, policy)
+        pause = verdict(ending, cleared.tried, policy, order, cleared.step, heard.chance).delay_ms
+        yield Settle(uid, lane.name, ending, Then(None, delay_ms=pause))
         return
     ending = end(heard, lane, policy)
     yield Settle(uid, lane.name, ending, verdict(ending, cleared.tried, policy, order, cleared.step, heard.chance))

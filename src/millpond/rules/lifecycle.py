@@ -50,6 +50,7 @@ TRANSITIONS: dict[tuple[str, Move], State] = {
     ("leased", "fail"): "failed",
     # woken by the clock, by the end of an attempt, by a person
     ("waiting", "wake"): "ready",
+    ("waiting", "back_off"): "waiting",  # held no more: the call it waited for has ended, and its lane is owed a pause
     ("waiting", "fail"): "failed",
     # handed to a batch, and back (no lane is a batch yet)
     ("ready", "offload"): "offloaded",

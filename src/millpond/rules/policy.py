@@ -207,6 +207,8 @@ class Policy:
     """Name of a measure -> the value above which it alerts. Read by the report."""
     tz: str = "UTC"
     """Time zone of a cap's day, by its IANA name."""
+    absent: frozenset[str] = frozenset()
+    """Lanes that this drain does not have, though they are on: work whose turn on them has come waits for them."""
 
     def lane(self, name: str) -> LanePolicy:
         """The lane of that name; raises UnknownLane naming those that exist."""

@@ -6,7 +6,7 @@ The lanes that may serve a job stand in the user's order; routing only ever walk
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millpond.rules.job import Outcome, Prompt, Resolution, ServiceClass
@@ -66,19 +66,42 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenUp:
+    """An undecided attempt of a job that fails: it is decided with it. The lane is None once it has left the policy."""
+
+    uid: str
+    lane: LanePolicy | None
+
+
+@dataclass(frozen=True, slots=True)
 class Exhausted:
     """No further attempt: why, as `code: words`."""
 
     reason: str
+    given_up: tuple[GivenUp, ...] = ()
 
 
 def route_work(work: Any, route: str, wish: str, past: Past, policy: Policy) -> Step | Exhausted:
-    """The lane of a job's next attempt, its undecided attempts taken as the policy would decide them."""
+    """The lane of a job's next attempt, its undecided attempts taken as the policy would decide them.
+
+    Where a person is to be asked, or the policy gives up, that is the lane on which the job is leased to learn of it.
+    """
     order = lanes_for(work, route, policy, wish)
-    if not order:
-        return Exhausted(f"unfit: no configured lane can serve this work: {why_none(work, route, policy)}")
-    decided = [one.decided(policy.after_hold(one.lane)) for one in past.undecided]
-    return next_lane([*past.tried, *decided], policy, order)
+    if order:
+        ends = [one.lane for one in past.undecided if policy.after_hold(one.lane) in ("ask", "fail")]
+        step = next_lane(decided(past, policy), policy, order)
+        if isinstance(step, Exhausted) and ends:
+            return Step(ends[0] if ends[0] in order else order[-1])
+    else:
+        step = Exhausted(f"unfit: no configured lane can serve this work: {why_none(work, route, policy)}")
+    if isinstance(step, Exhausted):
+        return replace(step, given_up=tuple(GivenUp(one.uid, policy.lanes.get(one.lane)) for one in past.undecided))
+    return step
+
+
+def decided(past: Past, policy: Policy) -> tuple[Tried, ...]:
+    """What was tried for a key, its undecided attempts taken as the policy would decide them."""
+    return (*past.tried, *(one.decided(policy.after_hold(one.lane)) for one in past.undecided))
 
 
 def lanes_for(work: Any, route: str, policy: Policy, wish: str = "") -> tuple[str, ...]:
@@ -87,7 +110,8 @@ def lanes_for(work: Any, route: str, policy: Policy, wish: str = "") -> tuple[st
     `route` is its intent or command type. A model that the caller named admits only lanes offering it; schema, tools
     and images only lanes that take them. A command goes to code (`callable`, `python`, `command`), never to a model.
     `wish` is a lane asked for by name: the order begins there, or is that lane alone where routing does not have it.
-    Lanes that are disabled, or that this policy does not have, are waited for only where no other may serve.
+    Lanes that the settings turn off, or that this policy does not have, are waited for only where no other may serve;
+    those that are only absent from a drain keep their place.
     """
     able = [name for name in policy.order_for(route) if name not in policy.lanes or not lacks(policy.lanes[name], work)]
     if wish:
@@ -123,7 +147,8 @@ def next_lane(history: Sequence[Tried], policy: Policy, order: Sequence[str], st
     """Walk the order by what was tried, oldest first, from `start` on.
 
     retryable and `same` stay within the lane's max_attempts; a pin, unfit or a spent lane goes one further; permanent
-    ends it unless the lane pins on permanent; unusable has its own budget over all lanes.
+    ends it unless the lane pins on permanent; unusable has its own budget over all lanes. A lane that is absent from
+    this drain is passed over where one further on is there, and waited for where none is.
     """
     if not order:
         return Exhausted("unfit: no configured lane can serve this work")
@@ -153,7 +178,8 @@ def next_lane(history: Sequence[Tried], policy: Policy, order: Sequence[str], st
             at, tries = at + 1, 0
         elif spent or one.outcome == "permanent":
             return Exhausted(f"{one.code or one.outcome}: lanes exhausted, last {one.lane} after {tries} attempts")
-    return Step(order[at], tries)
+    there = next((name for name in order[at:] if name not in policy.absent), order[at])
+    return Step(there, tries if there == order[at] else 0)
 
 
 def _is_ours(one: Tried, policy: Policy) -> bool:

@@ -32,10 +32,11 @@ def hold_end_ms(blocked: Iterable[Any]) -> int | None:
     return max(ends)
 
 
-def wake_key(tx: Transaction, key: str, now_ms: int) -> State | None:
+def wake_key(tx: Transaction, key: str, now_ms: int, pause_ms: int | None = None) -> State | None:
     """Whatever ends an attempt wakes its key's held job, whichever job made the attempt. Returns its state after.
 
-    It is to be routed anew: its last lane may be closed, while its history now sends it to another.
+    It is to be routed anew: its last lane may be closed, while its history now sends it to another. `pause_ms`: it
+    backs off for so long first.
     """
     job = tx.one("live_job", key=key)
     if job is None or job.wait_reason != "held":
@@ -43,6 +44,9 @@ def wake_key(tx: Transaction, key: str, now_ms: int) -> State | None:
     blocked = blocking(tx, key, now_ms)
     if blocked:
         tx.all("postpone_held", job_id=job.id, not_before_ms=hold_end_ms(blocked))
+        return "waiting"
+    if pause_ms:
+        move(tx, job, "back_off", now_ms, not_before_ms=now_ms + pause_ms)
         return "waiting"
     move(tx, job, "wake", now_ms, next_lane="")
     return "ready"

@@ -11,11 +11,13 @@ from millpond.rules.errors import LeaseLost, Undeliverable
 from millpond.rules.job import Lease, Work
 from millpond.rules.lifecycle import advance
 from millpond.rules.router import Exhausted, Past, Step
+from millpond.rules.verdict import worst_bill
 from millpond.store.bodies import load_work, rehydrate
 from millpond.store.holds import blocking, hold_end_ms
 from millpond.store.lanes import closed_lanes
 from millpond.store.ledger import read_past
 from millpond.store.moves import FAR_FUTURE_MS, Fence, move, note_many
+from millpond.store.settle import resolve
 
 ROUTE_CHUNK_ROWS = 256
 """Jobs routed in one lease; the rest of a large unrouted backlog follows with the next leases."""
@@ -88,19 +90,25 @@ def wake_due(tx: Transaction, now_ms: int, limit: int) -> int:
 def route_new(tx: Transaction, route: NextLane, now_ms: int) -> int:
     """Give jobs without a lane their next one, a bounded chunk at a time; what no lane can serve any more fails.
 
-    Returns how many failed.
+    What is still held of a key's past is left out: the job waits for it at `record`. With a job that fails its
+    undecided attempts are decided, at their worst cost. Returns how many failed.
     """
     failed = 0
     rows = tx.all("unrouted_jobs", limit=ROUTE_CHUNK_ROWS)
     last = _last_attempts(tx, rows)
     for row in rows:
         has_history = last.get(row.idempotency_key, 0) > row.floor_seq
-        past = read_past(tx, row.idempotency_key, row.floor_seq) if has_history else Past()
-        step = route(load_work(row.body), row.route, row.wished_lane, past)
+        past = read_past(tx, row.idempotency_key, row.floor_seq, now_ms) if has_history else Past()
+        work = load_work(row.body)
+        step = route(work, row.route, row.wished_lane, past)
         if isinstance(step, Step):
             tx.all("route_job", id=row.id, lane=step.lane)
-        else:
-            failed += move(tx, row, "fail", now_ms, reason=step.reason, by="policy")
+            continue
+        for one in step.given_up:
+            worst = worst_bill(work, one.lane, now_ms) if one.lane else None
+            certain = one.lane is not None and one.lane.price.kind == "free"
+            resolve(tx, one.uid, "fail", worst=worst, certain=certain, now_ms=now_ms)
+        failed += move(tx, row, "fail", now_ms, reason=step.reason, by="policy")
     return failed
 
 

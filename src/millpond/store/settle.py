@@ -63,7 +63,7 @@ def settle(
         settled = Settled(settled.accepted, _follow(tx, job, then, now_ms), settled.requests, settled.job_id)
     if ending.closing is not None:
         close_lane(tx, lane, ending.closing, now_ms)
-    wake_key(tx, attempt.idempotency_key, now_ms)
+    wake_key(tx, attempt.idempotency_key, now_ms, then.delay_ms)
     return settled
 
 

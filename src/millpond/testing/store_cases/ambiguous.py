@@ -48,6 +48,33 @@ def a_detached_call_that_was_refused_wakes_the_job(scene: Scene) -> None:
     assert scene.state(lease.job_id) == "ready"
 
 
+def a_detached_call_whose_lane_is_owed_a_pause_lets_its_job_back_off(scene: Scene) -> None:
+    for key, end in (("k", "retryable"), ("m", "ambiguous")):
+        lease, uid = scene.in_flight(key)
+        scene.store.detach(uid, lease, 60_000)
+        scene.settle(uid, end, Then(None, delay_ms=2_000))
+        assert (scene.state(lease.job_id), scene.store.counts()["held"]) == ("waiting/backoff", 0)
+        assert scene.job(lease.job_id).not_before_ms == scene.now_ms + 2_000
+        scene.clock.advance(1_999)
+        assert scene.lease() == []
+        scene.clock.advance(1)
+        assert scene.take(lease.job_id).has_history
+
+
+def a_pause_is_not_given_to_a_job_that_waits_for_another_call(scene: Scene) -> None:
+    """The hold of the first call was over and the second is listened to when the first one ends."""
+    lease, first = scene.in_flight("k")
+    scene.store.detach(first, lease, 1_000)
+    scene.store.stop_listening(first)
+    again = scene.take(lease.job_id)
+    scene.store.resolve(first, "same")
+    second = scene.send(again)
+    scene.store.detach(second, again, 60_000)
+    scene.settle(first, "retryable", Then(None, delay_ms=2_000))
+    assert scene.state(lease.job_id) == "waiting/held"
+    assert scene.job(lease.job_id).not_before_ms is None
+
+
 def a_soft_timeout_after_the_end_holds_nothing(scene: Scene) -> None:
     """Nobody would wake the job: its attempt has ended already."""
     lease, uid = scene.in_flight("k")

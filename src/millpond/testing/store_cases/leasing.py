@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 from pydantic import BaseModel
@@ -10,9 +11,11 @@ from millpond.rules.admission import Closing
 from millpond.rules.effects import Then
 from millpond.rules.errors import LeaseLost
 from millpond.rules.job import Command, Prompt
-from millpond.rules.router import Exhausted, Past, Step, Undecided
+from millpond.rules.policy import LanePolicy
+from millpond.rules.price import FREE, PriceRule
+from millpond.rules.router import Exhausted, GivenUp, Past, Step, Undecided
 from millpond.store.bodies import dump_work
-from millpond.store.lease import ROUTE_CHUNK_ROWS
+from millpond.store.lease import ROUTE_CHUNK_ROWS, NextLane
 from millpond.testing.store_scene import ROOM, Scene, asked
 
 
@@ -210,6 +213,10 @@ def a_job_whose_last_call_is_undecided_is_routed_by_what_was_tried(scene: Scene)
     assert seen == [Past(undecided=(Undecided(uid, "free", scene.attempt(uid).code or ""),))]
 
 
+def _always(step: Step | Exhausted) -> NextLane:
+    return lambda _work, _route, _wish, _past: step
+
+
 def _nowhere(_work: Any, _route: str, _wish: str, _past: Past) -> Exhausted:
     """No lane can serve it."""
     return Exhausted("unfit: no lane")
@@ -222,6 +229,37 @@ def work_that_no_lane_can_serve_fails_with_the_reason(scene: Scene) -> None:
     assert result is not None
     assert result.error is not None
     assert (scene.state(receipt.job_id), result.error.code) == ("failed", "unfit")
+
+
+def what_is_undecided_is_decided_with_the_job_that_no_lane_can_serve_any_more(scene: Scene) -> None:
+    """Nothing is paid again for it, and what the call can have cost is booked as its worst case."""
+    per_call = PriceRule("stated", call_usd=Decimal("0.01"))
+    lanes = (LanePolicy("paid", price=per_call), LanePolicy("free", price=FREE), None)
+    booked: list[tuple[str | None, Decimal | None, bool]] = []
+    for at, lane in enumerate(lanes):
+        lease, uid = scene.in_flight(f"k{at}")
+        scene.settle(uid, "ambiguous", Then("release", next_lane=""), lease=lease)
+        assert scene.lease(9, route=_always(Exhausted("spent: lanes exhausted", (GivenUp(uid, lane),)))) == []
+        row = scene.attempt(uid)
+        booked.append((row.resolution, row.cost, row.cost_is_estimate))
+        assert scene.state(lease.job_id) == "failed"
+    assert booked == [("fail", Decimal("0.01"), True), ("fail", Decimal(0), False), ("fail", None, False)]
+
+
+def what_is_still_held_is_no_part_of_what_routing_reads(scene: Scene) -> None:
+    """Its reply may still come: no job fails for it, and none is sent elsewhere."""
+    lease, _ = scene.in_flight("k")
+    scene.cancel(lease.job_id, hold_ms=60_000)
+    heir = scene.ask("k", not_before_ms=scene.now_ms + 1_000).job_id
+    scene.clock.advance(1_000)
+    pasts: list[Past] = []
+
+    def route(_work: Any, _route: str, _wish: str, past: Past) -> Step:
+        pasts.append(past)
+        return Step("free")
+
+    [again] = scene.lease(route=route)
+    assert (again.job_id, pasts) == (heir, [Past()])
 
 
 def work_of_lanes_that_the_policy_no_longer_has_is_routed_again(scene: Scene) -> None:
