@@ -54,8 +54,8 @@ def refusal(source: Any, **options: Any) -> str:
 def test_a_parquet_file_is_rows_with_columns(tmp_path: Path) -> None:
     path = parquet(tmp_path / "x.parquet", {"id": [7, 8], "q": ["duck", "newt"], "legs": [2, None], "a": [[1], []]})
     assert list(read_rows(path, task="A {q}?", map={"custom_id": "id"})) == [
-        Row(Prompt("A duck?"), custom_id="7", carried={"legs": 2, "a": [1]}, line=1),
-        Row(Prompt("A newt?"), custom_id="8", carried={"legs": None, "a": []}, line=2),
+        Row(Prompt("A duck?"), custom_id="7", carried={"q": "duck", "legs": 2, "a": [1]}, line=1),
+        Row(Prompt("A newt?"), custom_id="8", carried={"q": "newt", "legs": None, "a": []}, line=2),
     ]
     assert type(next(read(path, task="{q}"))) is Request
 
@@ -300,6 +300,49 @@ def test_a_uuid_is_its_text() -> None:
     assert [(row.carried or {})["u"] for row in rows] == [str(uuid), None]
 
 
+def test_a_truth_of_eight_bits_is_a_truth_and_json_is_text() -> None:
+    truths = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0, None], pa.int8()))
+    texts = pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a": 1}', None, "5"]))
+    rows = list(read(pa.table({"q": ["x", "y", "z"], "t": truths, "j": texts}), map={"task": "q"}))
+    assert [row.carried for row in rows] == [
+        {"t": True, "j": '{"a": 1}'},
+        {"t": False, "j": None},
+        {"t": None, "j": "5"},
+    ]
+    assert (rows[0].carried or {})["t"] is True
+
+
+class Feet(pa.ExtensionType):
+    """A type of somebody's own."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.int64(), "pond.feet")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+
+def unregistered(name: str) -> pa.Field:
+    return pa.field("c", pa.int64(), metadata={"ARROW:extension:name": name})
+
+
+FEET = pa.ExtensionArray.from_storage(Feet(), pa.array([1]))
+
+
+@pytest.mark.parametrize(
+    ("frame", "name"),
+    [
+        (pandas.DataFrame({"q": ["x"], "c": pandas.period_range("2026-01", periods=1, freq="M")}), "pandas.period"),
+        (pa.table({"q": ["x"], "c": FEET}), "pond.feet"),
+        (pa.table({"q": ["x"], "c": pa.StructArray.from_arrays([FEET], ["feet"])}), "pond.feet"),
+        (pa.table({"q": ["x"], "c": pa.ListArray.from_arrays([0, 1], FEET)}), "pond.feet"),
+        (pa.table([["x"], [1]], pa.schema([("q", pa.string()), unregistered("pond.hands")])), "pond.hands"),
+    ],
+)
+def test_a_type_of_somebodys_own_is_not_read_as_what_it_is_stored_as(frame: Any, name: str) -> None:
+    assert f"column 'c': found values of the type {name}, wanted what JSON can hold" in refusal(frame, task="{q}")
+
+
 @given(st.lists(st.datetimes() | st.none(), min_size=1, max_size=5))
 def test_times_read_as_python_writes_them(moments: list[datetime | None]) -> None:
     wanted = [moment and moment.isoformat() for moment in moments]
@@ -339,7 +382,9 @@ def test_frames_of_pandas_polars_and_pyarrow_are_the_same_rows(tmp_path: Path) -
     table = pa.table(columns)
     path = parquet(tmp_path / "x.parquet", table)
     wanted = list(read(path, task="Classify: {text}", map={"custom_id": "id"}))
-    assert wanted[1] == Request(Prompt("Classify: newt"), custom_id="b", carried={"score": None, "n": 2})
+    assert wanted[1] == Request(
+        Prompt("Classify: newt"), custom_id="b", carried={"text": "newt", "score": None, "n": 2}
+    )
     for frame in (pandas.DataFrame(columns), polars.DataFrame(columns), table, table.to_reader()):
         assert list(read(frame, task="Classify: {text}", map={"custom_id": "id"})) == wanted
 
@@ -363,6 +408,12 @@ def test_the_index_of_pandas_is_a_column_where_it_has_a_name() -> None:
     assert [row.carried for row in read(frame.reset_index(), map={"task": "q"})] == [{"id": "i"}, {"id": "j"}]
 
 
+def test_ids_that_a_gap_made_floats_of_say_what_to_cast_them_to() -> None:
+    frame = pandas.DataFrame({"task": ["x", "y"], "custom_id": [1, None]})
+    assert "custom_id: found float 1.0, wanted text or a whole number; in a frame, a gap makes floats" in refusal(frame)
+    assert [row.custom_id for row in read(frame.astype({"custom_id": "Int64"}))] == ["1", None]
+
+
 def test_a_type_that_json_cannot_hold_is_refused_with_its_column() -> None:
     for kind, value in ((pa.month_day_nano_interval(), (1, 2, 3)), (pa.binary(2), b"ab"), (pa.binary_view(), b"ab")):
         frame = pa.table({"q": ["x"], "odd": pa.array([value], kind)})
@@ -372,6 +423,14 @@ def test_a_type_that_json_cannot_hold_is_refused_with_its_column() -> None:
 def test_what_is_no_frame_of_typed_columns_is_said() -> None:
     assert "the data frame: found what is no table of typed columns: " in refusal(pandas.DataFrame({"a": [1, "x"]}))
     assert "the data frame: found what is no table of typed columns: " in refusal(pandas.Series([1]))
+    huge = pandas.DataFrame({"a": pandas.Series([1, 2**70, None], dtype=object)})
+    assert "the data frame: found what is no table of typed columns: " in refusal(huge)
+    lazy = polars.DataFrame({"task": ["x"]}).lazy()
+    assert refusal(lazy).endswith(
+        'found LazyFrame, wanted a path, "-", an open file or a data frame; collect() it first'
+    )
+    with pytest.raises(UsageError, match="found a delimiter with a data frame, wanted none"):
+        list(read(pandas.DataFrame({"q": ["x"]}), delimiter=";"))
     with pytest.raises(UsageError, match="format: found csv with a data frame, wanted none"):
         read(pandas.DataFrame({"q": ["x"]}), format="csv")
 
@@ -384,7 +443,7 @@ def test_the_rows_of_a_frame_go_into_a_queue(tmp_path: Path) -> None:
         queue.drain(lanes=lambda work: work.task.upper())
         found = [(one.text, one.carried) for one in queue.results("animals")]
     assert found == [
-        ("CLASSIFY: DUCK", {"n": 1}),
-        ("CLASSIFY: NEWT", {"n": 2}),
-        ("CLASSIFY: DUCK", {"n": 3}),
+        ("CLASSIFY: DUCK", {"text": "duck", "n": 1}),
+        ("CLASSIFY: NEWT", {"text": "newt", "n": 2}),
+        ("CLASSIFY: DUCK", {"text": "duck", "n": 3}),
     ]

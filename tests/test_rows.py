@@ -197,7 +197,7 @@ def test_the_suffix_tells_the_format(suffix: str, text: str, tasks: list[str], t
 def test_the_argument_wins_over_the_suffix(tmp_path: Path) -> None:
     (tmp_path / "a.dat").write_text("task\nx\n")
     assert works(tmp_path / "a.dat", format="csv") == [Prompt("x")]
-    assert "unknown suffix '.dat'; wanted .jsonl .ndjson .csv .txt .text .parquet, or the format said" in refusal(
+    assert "unknown suffix '.dat'; wanted .jsonl .ndjson .csv .tsv .txt .text .parquet, or the format said" in refusal(
         tmp_path / "a.dat"
     )
 
@@ -273,20 +273,28 @@ def test_the_row_wins_over_what_applies_to_all() -> None:
     ]
 
 
-def test_a_system_template_may_use_a_column_that_is_no_key() -> None:
+def test_a_system_template_may_use_a_column_that_is_no_key_and_it_is_carried() -> None:
     [request] = read(lines_of({"task": "x", "topic": "ducks"}), system="You know {topic}.")
-    assert request == Request(Prompt("x", system="You know ducks."))
+    assert request == Request(Prompt("x", system="You know ducks."), carried={"topic": "ducks"})
+    [request] = read(lines_of({"task": "x", "label": "l", "carried": {"a": 1}}), system="{label}")
+    assert request == Request(Prompt("x", system="l"), label="l", carried={"a": 1})
 
 
 def test_a_schema_may_stand_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text('{"type": "object"}', encoding="utf-8-sig")
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "twice.json").write_text('{"type": "object", "type": "array"}')
+    (tmp_path / "deep.json").write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
+    (tmp_path / "deeper.json").write_text('{"not":' * 900 + "{}" + "}" * 900)
     assert works(lines_of({"task": "x"}), schema=tmp_path / "schema.json") == [Prompt("x", schema={"type": "object"})]
     for name, words in {
         "broken.json": "broken.json': Expecting property name",
         "gone.json": "gone.json': No such file",
         "list.json": "list.json': found list, wanted an object",
+        "twice.json": "twice.json': found the key 'type' twice in one object",
+        "deep.json": "deep.json': found deeper nesting than can be read",
+        "deeper.json": "nesting",
     }.items():
         with pytest.raises(UsageError) as caught:
             read("gone.jsonl", schema=str(tmp_path / name))
@@ -331,7 +339,7 @@ def test_a_schema_that_cannot_be_asked_is_refused_before_any_row(
         ('{"task": "\\ud800"}', "task: found a lone surrogate U+D800"),
         ('{"task": "x", "carried": {"a": "\\ud800"}}', "carried.a: found a lone surrogate"),
         ('{"task": "x", "carried": [1]}', "carried: found list, wanted a mapping"),
-        ('{"task": "x", "custom_id": 1.5}', "custom_id: found float 1.5, wanted text"),
+        ('{"task": "x", "custom_id": 1.5}', "custom_id: found float 1.5, wanted text or a whole number; in a frame, a"),
         ('{"task": "x", "custom_id": true}', "custom_id: found bool True, wanted text"),
         ('{"task": "x", "key": "a\\u0000"}', "key: found the control character U+0000"),
         ('{"task": "x", "tags": "a"}', "tags: found text 'a', wanted a list"),
@@ -341,6 +349,12 @@ def test_a_schema_that_cannot_be_asked_is_refused_before_any_row(
         ),
         ('{"taks": "x"}', "unknown key 'taks'; did you mean 'task'?; a column of your own needs a map or a template"),
         ("Which pond?", "found broken JSON at column 1"),
+        ('{"task": "a", "task": "b"}', "found the key 'task' twice in one object, wanted it once"),
+        ('{"task": "a", "params": {"seed": 1, "top_p": 1, "seed": 2}}', "found the key 'seed' twice"),
+        (
+            '{"custom_id": "a", "body": {"messages": [{"role": "user", "content": "x"}], "model": "a", "model": "b"}}',
+            "found the key 'model' twice",
+        ),
     ],
 )
 def test_a_line_that_is_no_request_is_refused(line: str, words: str) -> None:
@@ -370,13 +384,20 @@ def test_a_line_that_is_not_utf8_is_refused_by_line_and_byte() -> None:
 # Columns
 
 
-def test_columns_that_are_neither_mapped_nor_used_are_carried_in_the_files_order() -> None:
+def test_columns_that_are_not_mapped_are_carried_in_the_files_order() -> None:
     row = {"z": 1, "question": "How many?", "a": None, "id": 17, "topic": "ducks"}
     [request] = read(lines_of(row), map={"task": "question", "custom_id": "id"}, system="You know {topic}.")
     assert request == Request(
-        Prompt("How many?", system="You know ducks."), custom_id="17", carried={"z": 1, "a": None}
+        Prompt("How many?", system="You know ducks."), custom_id="17", carried={"z": 1, "a": None, "topic": "ducks"}
     )
-    assert list(request.carried or {}) == ["z", "a"]
+    assert list(request.carried or {}) == ["z", "a", "topic"]
+
+
+def test_a_column_that_a_template_writes_is_carried_unless_it_is_mapped_too() -> None:
+    [request] = read(io.StringIO("id,q\n7,duck\n"), format="csv", task="{id}: a {q}?", map={"custom_id": "id"})
+    assert request == Request(Prompt("7: a duck?"), custom_id="7", carried={"q": "duck"})
+    assert [request.carried for request in read(io.StringIO("a"), task="A {text}?")] == [{"text": "a"}]
+    assert [request.carried for request in read(io.StringIO("a"))] == [None]
 
 
 def test_rows_of_a_published_data_set_differ_in_their_columns() -> None:
@@ -391,7 +412,7 @@ def test_rows_of_a_published_data_set_differ_in_their_columns() -> None:
 def test_a_template_writes_columns_between_its_words() -> None:
     row = {"text": "a {b}", "n": 5, "x": 1.50, "yes": True, "id": "i"}
     [request] = read(lines_of(row), task="{{{n}}} {x} {yes}: {text}{text}")
-    assert request == Request(Prompt("{5} 1.5 true: a {b}a {b}"), carried={"id": "i"})
+    assert request == Request(Prompt("{5} 1.5 true: a {b}a {b}"), carried=row)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.text(st.characters(exclude_categories=["Cs"])))
@@ -451,14 +472,64 @@ def test_a_ragged_row_is_refused_with_both_counts_and_the_rows_after_it_go_on() 
     ]
 
 
-def test_broken_csv_is_refused_by_line_and_the_rows_after_it_go_on() -> None:
-    rows = list(read_rows(io.StringIO('\ntask,label\n"a"b,c\nx,l\n"never closed,\nmore\n'), format="csv"))
-    assert rows[0] == Refused(3, "found broken CSV: ',' expected after '\"'")
-    assert rows[1] == Row(Prompt("x"), label="l", line=4)
-    assert isinstance(rows[2], Refused)
-    assert rows[2].line == 5
-    assert "found a quote that is never closed" in rows[2].reason
-    assert len(rows) == 3
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        ('"The "duck" said:\nline two of the same cell\nline three"\nWhat is 2+2?\n', "found broken CSV: ',' expected"),
+        ('"never closed,\nmore\n', "found a quote that is never closed"),
+        ("x" * 200 + "\nWhat is 2+2?\n", "found broken CSV: field larger than field limit (100)"),
+        ("a\rWhat is 2+2?\nmore\n", "found carriage returns alone as line ends"),
+    ],
+)
+def test_no_fragment_of_a_broken_csv_row_becomes_a_prompt(
+    broken: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(millpond.rows.formats, "MAX_LINE_BYTES", 100)
+    before = csv.field_size_limit(100)
+    try:
+        first, second = read_rows(io.StringIO(f"\ntask\nWhat is 1+1?\n{broken}"), format="csv")
+    finally:
+        csv.field_size_limit(before)
+    assert first == Row(Prompt("What is 1+1?"), line=3)
+    assert isinstance(second, Refused)
+    assert second.line == 4
+    assert second.reason.startswith(words)
+    assert second.reason.endswith("; nothing from this line on is taken in")
+
+
+def test_another_delimiter_can_be_said_and_a_tab_is_that_of_tsv(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("id\tq\n7\ta;b,c\n")
+    wanted = Request(Prompt("a;b,c"), custom_id="7")
+    how: dict[str, Any] = {"map": {"task": "q", "custom_id": "id"}}
+    assert list(read(tmp_path / "a.tsv", **how)) == [wanted]
+    assert list(read(io.StringIO('id;q\n7;"a;b,c"\n'), format="csv", delimiter=";", **how)) == [wanted]
+    assert "no column 'q'" in refusal(tmp_path / "a.tsv", delimiter=",", **how)
+
+
+@pytest.mark.parametrize(("text", "other"), [("id;frage\n1;a\n", ";"), ("id\tfrage\n1\ta\n", "\t")])
+def test_a_header_of_another_delimiter_is_recognized(text: str, other: str) -> None:
+    for how in ({"map": {"task": "frage"}}, {"task": "{frage}"}, {}):
+        words = refusal(io.StringIO(text), format="csv", **how)
+        assert words.endswith(f"; found one column alone, parted by ','; is the delimiter {other!r}?")
+    assert "delimiter" not in refusal(io.StringIO("frage\na\n"), format="csv", map={"task": "q"})
+
+
+def test_a_delimiter_is_one_character_and_of_csv_alone(tmp_path: Path) -> None:
+    for said in ("", ";;", "a", '"', "\n", " ", "ä", 5):
+        with pytest.raises(UsageError, match=r"delimiter: found .*, wanted one character"):
+            read("gone.csv", delimiter=said)  # type: ignore[arg-type]
+    (tmp_path / "a.jsonl").write_text('{"task": "x"}\n')
+    assert "found a delimiter with jsonl, wanted none" in refusal(tmp_path / "a.jsonl", delimiter=";")
+    assert "found a delimiter with text, wanted none" in refusal(io.StringIO("x"), delimiter=";")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl"])
+def test_carriage_returns_alone_are_no_line_ends(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b'{"task": "a"}\r{"task": "b"}\r')
+    words = "found carriage returns alone as line ends, wanted line feeds; tr '\\r' '\\n' < FILE"
+    assert refusal(tmp_path / name) == f"{tmp_path / name}: {words}"
+    assert refused(io.BytesIO(b"a\rb\nc\n"), format="text") == {1: words}
+    assert works(io.BytesIO(b"a\r\r\nc\r"), format="text") == [Prompt("a"), Prompt("c")]
 
 
 @pytest.mark.parametrize(
@@ -471,7 +542,7 @@ def test_broken_csv_is_refused_by_line_and_the_rows_after_it_go_on() -> None:
         ("task\n", {}, "found no rows below the header"),
         ("task\n\n\n", {}, "found no rows below the header"),
         ('"task\n', {}, "line 1: found a quote that is never closed"),
-        (b"t\xe9sk\nx\n", {}, "the header: found the byte 0xE9 as character 2, wanted UTF-8"),
+        (b"t\xe9sk\nx\n", {}, "the file: the header: found the byte 0xE9 as character 2, wanted UTF-8"),
     ],
 )
 def test_a_header_that_cannot_serve_is_one_refusal_of_the_file(text: str | bytes, options: Any, words: str) -> None:

@@ -95,7 +95,7 @@ def test_strict_takes_all_rows_or_none(mill: Mill) -> None:
         ("rows.txt", "A cat?\nA bird?\n", []),
     ],
 )
-def test_columns_that_are_not_used_come_back(
+def test_columns_that_are_not_mapped_come_back(
     mill: Mill, lane: FaultLane, name: str, text: str, options: list[str]
 ) -> None:
     mill.settings(lanes={"free": chat(lane)})
@@ -105,8 +105,9 @@ def test_columns_that_are_not_used_come_back(
     found = lines(mill.run("results", name).stdout)
     assert [one["text"] for one in found] == ["A CAT?", "A BIRD?"]
     assert [one["position"] for one in found] == [0, 1]
+    animals = [{"animal": "cat"}, {"animal": "bird"}] if "--task" in options else [{}, {}]
     if name != "rows.txt":
-        assert [one["carried"] for one in found] == [{"n": "1"}, {"n": "2"}]
+        assert [one["carried"] for one in found] == [{"n": "1", **animals[0]}, {"n": "2", **animals[1]}]
 
 
 def test_standard_input_is_a_file_like_others(mill: Mill) -> None:
@@ -128,7 +129,9 @@ def test_a_pipe_by_name_is_read_once(mill: Mill) -> None:
 def test_results_keep_ids_order_and_who_paid(drained: Mill) -> None:
     found = lines(drained.run("results", "cats.csv").stdout)
     assert [one["custom_id"] for one in found] == ["a", "b", "c"]
-    assert [one["carried"] for one in found] == [{"legs": "4"}, {"legs": "2"}, {"legs": "4"}]
+    assert [one["carried"] for one in found] == [
+        {"animal": animal, "legs": legs} for animal, legs in (("cat", "4"), ("bird", "2"), ("cat", "4"))
+    ]
     assert found[0]["text"] == found[2]["text"] == "HOW MANY LEGS HAS A CAT?"
     assert [one["disposition"] for one in found] == ["new", "new", "joined"]
     assert [one["cost"] for one in found] == [0, 0, None]
@@ -140,7 +143,7 @@ def test_csv_results_have_the_carried_columns_under_their_names(drained: Mill) -
     assert told.stderr.strip() == "wrote 3 results to out.csv"
     with (drained.folder / "out.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert next(iter(rows[0])) == "legs"
+    assert list(rows[0])[:2] == ["animal", "legs"]
     assert [(row["legs"], row["custom_id"], row["text"]) for row in rows] == [
         ("4", "a", "HOW MANY LEGS HAS A CAT?"),
         ("2", "b", "HOW MANY LEGS HAS A BIRD?"),
@@ -173,7 +176,7 @@ def test_what_is_not_in_a_results_file_is_said(mill: Mill) -> None:
     assert mill.run("results", "none", "-o", "out.csv").stderr.splitlines() == ["wrote 1 result to out.csv"]
 
 
-@pytest.mark.parametrize(("name", "first"), [("o.csv", "l"), ("o.JSONL", "{"), ("o.json", "{"), ("o", "{")])
+@pytest.mark.parametrize(("name", "first"), [("o.csv", "a"), ("o.JSONL", "{"), ("o.json", "{"), ("o", "{")])
 def test_the_suffix_says_the_format_of_results(drained: Mill, name: str, first: str) -> None:
     drained.run("results", "-o", name)
     assert (drained.folder / name).read_text()[0] == first

@@ -22,14 +22,14 @@ SCHEMA = {
     "additionalProperties": False,
 }
 TASK = "How long is this question?\n{question}"
-CARRIED = ("gold", "note", "n")
+CARRIED = ("question", "gold", "note", "n")
 PRICE_USD = 0.001
 OF_A_RUN = {"request_id", "disposition", "tokens_in", "tokens_out", "cost"}
 """What of a result differs between two runs of one file: which request it is, and who paid."""
 
 
 def asked(folder: Path) -> list[dict[str, Any]]:
-    """The questions, with three columns beside them: answers of several lines, awkward notes, numbers."""
+    """The questions, with three columns more beside them: answers of several lines, awkward notes, numbers."""
     lines = questions(folder).read_text(encoding="utf-8").splitlines()
     return [
         {"id": f"q{n}", "question": row["question"], "gold": str(row["answer"]), "note": f'"{n}", é☂\n,\t\'', "n": n}
@@ -97,7 +97,7 @@ def test_a_csv_of_1319_questions_becomes_a_csv_of_answers_twice_the_second_time_
         wanted = {name: str(row[name]) for name in CARRIED}
         wanted |= {"characters": str(length), "is_long": json.dumps(length > 200), "custom_id": row["id"]}
         assert {name: one[name] for name in wanted} == wanted
-    assert list(first[0])[:5] == [*CARRIED, *SCHEMA["properties"]]  # type: ignore[misc]
+    assert list(first[0])[:6] == [*CARRIED, *SCHEMA["properties"]]  # type: ignore[misc]
     assert [one["position"] for one in first] == [str(n) for n in range(QUESTIONS)]
     assert {one["cost"] for one in first} == {str(PRICE_USD)}
     assert {one["cost"] + one["tokens_in"] + one["tokens_out"] for one in second} == {""}
@@ -107,7 +107,7 @@ def test_a_csv_of_1319_questions_becomes_a_csv_of_answers_twice_the_second_time_
 
     third = pq.read_table(tmp_path / "third.parquet")
     kinds = [third.schema.field(name).type for name in (*CARRIED, "characters", "is_long", "cost")]
-    assert kinds == [pa.string(), pa.string(), pa.int64(), pa.int64(), pa.bool_(), pa.float64()]
+    assert kinds == [pa.string(), pa.string(), pa.string(), pa.int64(), pa.int64(), pa.bool_(), pa.float64()]
     assert third.column("cost").null_count == QUESTIONS
     for row, one in zip(rows, third.to_pylist(), strict=True):
         length = len(row["question"])

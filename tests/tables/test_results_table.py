@@ -202,8 +202,8 @@ def test_pandas_and_polars_read_the_table_and_hand_it_in_again(queue: Queue) -> 
         kept = frame[["id", "legs"]]
         [first, second] = read(kept, task="Why {legs} legs?", map={"custom_id": "id"})
         assert (first, second) == (
-            Request(Prompt("Why 2 legs?"), custom_id="a"),
-            Request(Prompt("Why 4 legs?"), custom_id="b"),
+            Request(Prompt("Why 2 legs?"), custom_id="a", carried={"legs": 2}),
+            Request(Prompt("Why 4 legs?"), custom_id="b", carried={"legs": 4}),
         )
 
 

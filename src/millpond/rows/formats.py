@@ -11,8 +11,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from millpond.rows.lines import MAX_LINE_BYTES, Line, Source
-from millpond.rows.shape import TEXT_COLUMN, BatchShape, Refused, Row, Shape, no_constant, row_or_refusal
+from millpond.rows.lines import LONE_RETURNS, MAX_LINE_BYTES, Line, Source
+from millpond.rows.shape import TEXT_COLUMN, BatchShape, Refused, Row, Shape, json_of, row_or_refusal
 from millpond.rules.errors import UsageError
 from millpond.rules.identity import found
 
@@ -23,10 +23,15 @@ SUFFIXES: Mapping[str, Format] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".csv": "csv",
+    ".tsv": "csv",
     ".txt": "text",
     ".text": "text",
     ".parquet": "parquet",
 }
+
+
+_OTHER_DELIMITERS = ",;\t|"
+"""What parts the columns of files that are called CSV."""
 
 
 def jsonl(lines: Iterator[Line], shape: Shape | BatchShape, title: str) -> Iterator[Row | Refused]:
@@ -51,14 +56,20 @@ def text(lines: Iterator[Line], shape: Shape, title: str) -> Iterator[Row | Refu
             yield row_or_refusal(shape, number, _text_columns, line)
 
 
-def csv_table(lines: Iterator[Line], shape: Shape, title: str) -> Iterator[Row | Refused]:
-    """Cells under the names of a header; a row may span lines."""
+def csv_table(lines: Iterator[Line], shape: Shape, title: str, *, delimiter: str = ",") -> Iterator[Row | Refused]:
+    """Cells under the names of a header; a row may span lines.
+
+    Where a row of broken quotes ends cannot be known, so nothing after its beginning is read: the rest of one cell
+    would be asked, and paid for, as prompts.
+    """
     # The limit is the process's, and the standard one (128 KiB) is less than a long prompt; it is only ever raised.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
     first = next(lines)
     skipped = first[0] - 1
     # A row may span lines, so bytes that are not UTF-8 are found later, in its cells.
-    table = csv.reader((line.decode(errors="surrogateescape") for _, line in chain([first], lines)), strict=True)
+    table = csv.reader(
+        (line.decode(errors="surrogateescape") for _, line in chain([first], lines)), delimiter=delimiter, strict=True
+    )
     header: list[str] = []
     while True:
         start = skipped + table.line_num + 1
@@ -69,11 +80,11 @@ def csv_table(lines: Iterator[Line], shape: Shape, title: str) -> Iterator[Row |
         except csv.Error as problem:
             if not header:
                 raise UsageError(f"{title} line {start}: {_csv_problem(problem)}") from None
-            yield Refused(start, _csv_problem(problem))
-            continue
+            yield Refused(start, f"{_csv_problem(problem)}; nothing from this line on is taken in")
+            return
         if not header:
             header = _header(row, title)
-            shape.check(header, title)
+            _check(header, shape, title, delimiter)
         elif row:
             yield row_or_refusal(shape, start, partial(_csv_columns, header), row, are_cells=True)
 
@@ -81,6 +92,8 @@ def csv_table(lines: Iterator[Line], shape: Shape, title: str) -> Iterator[Row |
 def _csv_problem(problem: csv.Error) -> str:
     if "unexpected end of data" in str(problem):
         return "found a quote that is never closed, so that the rest of the file is one cell; wanted its closing quote"
+    if "new-line character" in str(problem):
+        return LONE_RETURNS
     return f"found broken CSV: {problem}"
 
 
@@ -89,8 +102,19 @@ def _header(row: list[str], title: str) -> list[str]:
     if twice:
         raise UsageError(f"{title}: found two columns named {twice[0]!r}, wanted every column once")
     for name in row:
-        _utf8(name, "the header")
+        _utf8(name, f"{title}: the header")
     return row
+
+
+def _check(header: list[str], shape: Shape, title: str, delimiter: str) -> None:
+    try:
+        shape.check(header, title)
+    except UsageError as refusal:
+        other = next((one for one in _OTHER_DELIMITERS if one in header[0]), None)
+        if len(header) > 1 or other is None:
+            raise
+        words = f"found one column alone, parted by {delimiter!r}; is the delimiter {other!r}?"
+        raise UsageError(f"{refusal}; {words}") from None
 
 
 def _csv_columns(header: list[str], row: list[str]) -> dict[str, str]:
@@ -120,16 +144,17 @@ def _decoded(line: bytes) -> str:
 
 
 def _text_columns(line: bytes) -> Mapping[str, Any]:
-    return {TEXT_COLUMN: _decoded(line).rstrip("\r\n")}
+    text = _decoded(line).rstrip("\r\n")
+    if "\r" in text:
+        raise UsageError(LONE_RETURNS)
+    return {TEXT_COLUMN: text}
 
 
 def _json_columns(line: bytes) -> Mapping[str, Any]:
     try:
-        value = json.loads(_decoded(line).rstrip(), parse_constant=no_constant)
+        value = json_of(_decoded(line).rstrip())
     except json.JSONDecodeError as problem:
         raise UsageError(f"found broken JSON at column {problem.colno}: {problem.msg}; wanted one object") from None
-    except ValueError as problem:  # a number of more digits than Python reads
-        raise UsageError(f"found a number that cannot be read: {problem}") from None
     if not isinstance(value, dict):
         raise UsageError(f'found {found(value)}, wanted an object such as {{"task": …}}')
     return cast("dict[str, Any]", value)
@@ -137,7 +162,7 @@ def _json_columns(line: bytes) -> Mapping[str, Any]:
 
 def suffix_of(source: Source) -> str:
     """The suffix of a path, in small letters; "" for what has no name."""
-    return Path(source).suffix.lower() if isinstance(source, (str, os.PathLike)) and source != "-" else ""
+    return Path(source).suffix.lower() if isinstance(source, (str, os.PathLike)) else ""
 
 
 def format_of(source: Source, title: str, first: bytes) -> Format:

@@ -62,7 +62,7 @@ def _rows(batches: Iterator[Any], schema: Any, shape: Shape, title: str) -> Iter
         raise UsageError(f"{title}: found two columns named {twice[:40]!r}, wanted every column once")
     shape.check(header, title)
     try:
-        readers = {at: reader_of(schema.field(at).type, name) for at, name in wanted.items()}
+        readers = {at: reader_of(schema.field(at), name) for at, name in wanted.items()}
     except UsageError as refusal:
         raise UsageError(f"{title}: {refusal}") from None
     line = 0
@@ -82,7 +82,7 @@ def _next(batches: Iterator[Any], title: str, line: int) -> Any:
 
 def _refusals() -> tuple[type[Exception], ...]:
     """What pyarrow, and the frames that hand themselves to it, raise for what they cannot read."""
-    return (OSError, ValueError, TypeError, arrow().ArrowException)
+    return (OSError, ValueError, TypeError, OverflowError, arrow().ArrowException)
 
 
 def _first_line(problem: Exception) -> str:

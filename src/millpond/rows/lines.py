@@ -22,6 +22,9 @@ MAX_LINE_BYTES = 100_000_000
 _START_BYTES = 1 << 16
 """So much of a file is looked at for the zero bytes that text does not have."""
 
+LONE_RETURNS = "found carriage returns alone as line ends, wanted line feeds; tr '\\r' '\\n' < FILE"
+"""The refusal of line ends as old Macs and some exports write them: as text, the whole file would be one prompt."""
+
 _BOM = b"\xef\xbb\xbf"
 _NOT_TEXT = (
     (b"\x1f\x8b", "a gzip file", "gzip -dc FILE | …"),
@@ -39,7 +42,7 @@ def title_of(source: object) -> str:
     """What a source is called in refusals."""
     if hasattr(source, "__arrow_c_stream__"):  # before it is compared: a frame compares cell by cell
         return "the data frame"
-    if source == "-":
+    if isinstance(source, str) and source == "-":
         return "standard input"
     if isinstance(source, (str, os.PathLike)):
         return os.fspath(cast("str | os.PathLike[str]", source))
@@ -50,7 +53,7 @@ def title_of(source: object) -> str:
 @contextmanager
 def opened(source: Source, title: str) -> Generator[IO[Any]]:
     """The file to read: one that was handed in stays open, one that is opened here is closed."""
-    if source == "-":
+    if isinstance(source, str) and source == "-":  # a lazy frame refuses to be compared
         yield getattr(sys.stdin, "buffer", sys.stdin)
     elif isinstance(source, (str, os.PathLike)):
         try:
@@ -62,7 +65,8 @@ def opened(source: Source, title: str) -> Generator[IO[Any]]:
     elif hasattr(source, "readline"):
         yield source
     else:
-        raise UsageError(f'found {found(source)}, wanted a path, "-" or an open file')
+        hint = "; collect() it first" if hasattr(source, "collect") else ""
+        raise UsageError(f'found {found(source)}, wanted a path, "-", an open file or a data frame{hint}')
 
 
 def lines_of(file: IO[Any], title: str) -> Iterator[Line]:
@@ -82,6 +86,8 @@ def lines_of(file: IO[Any], title: str) -> Iterator[Line]:
             _refuse_other_than_text(line, title)
             _refuse_binary(_buffered(file), title)  # where it can be seen, before any row is given out
             line = line.removeprefix(_BOM)
+            if b"\r" in line.rstrip(b"\r\n") and not line.endswith(b"\n"):  # then the whole file is this line
+                raise UsageError(f"{title}: {LONE_RETURNS}")
         if len(line) > MAX_LINE_BYTES:
             raise UsageError(f"{title} line {number}: found more than {MAX_LINE_BYTES:,} bytes, wanted shorter lines")
         if seen < _START_BYTES:

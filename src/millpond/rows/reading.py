@@ -33,6 +33,7 @@ def read(
     path_or_file: Source | Frame,
     *,
     format: Format | None = None,  # noqa: A002
+    delimiter: str | None = None,
     map: Mapping[str, str] | None = None,  # noqa: A002
     task: str | None = None,
     system: str | None = None,
@@ -43,7 +44,8 @@ def read(
 
     Rows before it were given out already: hand a list to `enqueue_many` if it should be all or nothing.
     """
-    rows = read_rows(path_or_file, format=format, map=map, task=task, system=system, schema=schema, params=params)
+    how: dict[str, Any] = {"map": map, "task": task, "system": system, "schema": schema, "params": params}
+    rows = read_rows(path_or_file, format=format, delimiter=delimiter, **how)
     return _whole(rows, title_of(path_or_file))
 
 
@@ -51,6 +53,7 @@ def read_rows(
     path_or_file: Source | Frame,
     *,
     format: Format | None = None,  # noqa: A002
+    delimiter: str | None = None,
     map: Mapping[str, str] | None = None,  # noqa: A002
     task: str | None = None,
     system: str | None = None,
@@ -60,18 +63,21 @@ def read_rows(
     """The rows of a file, each as a request or as a refusal that names its line; good rows go on after bad ones.
 
     The source is a path, "-" for standard input, an open file, or a data frame (of pandas, polars, pyarrow: anything
-    with Arrow's stream interface). The format of a file is the argument, else the suffix (.jsonl .ndjson .csv .txt
-    .text .parquet); without a suffix, and for "-" and open files, it is jsonl if the first character that is not blank
-    is "{", else text. JSONL whose first line has a custom_id and a body is read as openai-batch, unless
-    columns are mapped. Blank lines are skipped, a byte order mark is ignored, and one line is held in memory, or a
-    batch of rows of Parquet and of a frame.
+    with Arrow's stream interface). The format of a file is the argument, else the suffix (.jsonl .ndjson .csv .tsv
+    .txt .text .parquet); without a suffix, and for "-" and open files, it is jsonl if the first character that is not
+    blank is "{", else text. JSONL whose first line has a custom_id and a body is read as openai-batch, unless columns
+    are mapped. Blank lines are skipped, a byte order mark is ignored, and one line is held in memory, or a batch of
+    rows of Parquet and of a frame.
 
     With `map` (field -> column) or `task` (a template over columns: "Classify: {text}", "{{" for a brace) a row is a
-    set of columns, and those neither mapped nor used are carried, in the file's order. Otherwise its keys are those of
-    Prompt and Request, and an unknown one is refused with a suggestion. `system` is a template too; it, `schema` (a
-    mapping, or the path of a JSON file) and `params` apply where the row has none of its own. A text file's lines are
-    tasks; their one column is `text`. In CSV an empty cell is no value, `messages`, `schema`, `tools`, `params` and
-    `carried` are JSON, and `tags` and `images` a JSON list or plain (tags between commas, one image).
+    set of columns, and those not mapped are carried, in the file's order, also what a template writes. Otherwise its
+    keys are those of Prompt and Request, and an unknown one is refused with a suggestion. `system` is a template too;
+    it, `schema` (a mapping, or the path of a JSON file) and `params` apply where the row has none of its own. A text
+    file's lines are tasks; their one column is `text`.
+
+    In CSV an empty cell is no value, `messages`, `schema`, `tools`, `params` and `carried` are JSON, and `tags` and
+    `images` a JSON list or plain (tags between commas, one image). `delimiter` parts its columns: a comma, or a tab in
+    .tsv, where nobody says it. A row of broken quotes is the last one that is read.
 
     A line of an OpenAI batch file says everything itself, so `map`, `task` and `system` are refused; its custom_id is
     required, and once in the file (these are held in memory).
@@ -88,6 +94,8 @@ def read_rows(
         raise UsageError(f"format: found {found(format)}, wanted one of {', '.join(FORMATS)}")
     if format is not None and isinstance(path_or_file, Frame):
         raise UsageError(f"format: found {format} with a data frame, wanted none; a frame is no file")
+    if delimiter is not None:
+        _check_delimiter(delimiter)
     shape = Shape(
         by_columns=map is not None or task is not None,
         map=checked_map(map or {}, task, system),
@@ -98,7 +106,12 @@ def read_rows(
     )
     if format == "openai-batch":
         shape.check_batch()
-    return _rows(path_or_file, format, shape)
+    return _rows(path_or_file, format, shape, delimiter)
+
+
+def _check_delimiter(said: object) -> None:
+    if not isinstance(said, str) or len(said) != 1 or not said.isascii() or said.isalnum() or said in '"\r\n\0 ':
+        raise UsageError(f"delimiter: found {found(said)}, wanted one character, such as ; or a tab")
 
 
 def _whole(rows: Iterator[Row | Refused], title: str) -> Iterator[Request]:
@@ -108,22 +121,28 @@ def _whole(rows: Iterator[Row | Refused], title: str) -> Iterator[Request]:
         yield Request(**{name: getattr(row, name) for name in ("work", *REQUEST_FIELDS)})
 
 
-def _rows(source: Source | Frame, format_: Format | None, shape: Shape) -> Iterator[Row | Refused]:
+def _rows(
+    source: Source | Frame, format_: Format | None, shape: Shape, delimiter: str | None
+) -> Iterator[Row | Refused]:
     title = title_of(source)
     has_rows = False
-    for row in _any_rows(source, format_, shape, title):
+    for row in _any_rows(source, format_, shape, title, delimiter):
         has_rows = True
         yield row
     if not has_rows:
         raise UsageError(f"{title}: found no rows below the header, wanted at least one")
 
 
-def _any_rows(source: Source | Frame, format_: Format | None, shape: Shape, title: str) -> Iterator[Row | Refused]:
+def _any_rows(
+    source: Source | Frame, format_: Format | None, shape: Shape, title: str, delimiter: str | None
+) -> Iterator[Row | Refused]:
     if isinstance(source, Frame):
+        _refuse_delimiter(delimiter, "a data frame", title)
         yield from frame_rows(source, shape, title)
         return
     with opened(source, title) as file:
         if format_ == "parquet" or (format_ is None and SUFFIXES.get(suffix_of(source)) == "parquet"):
+            _refuse_delimiter(delimiter, "parquet", title)
             yield from parquet_rows(file, shape, title)
             return
         lines = lines_of(file, title)
@@ -134,5 +153,15 @@ def _any_rows(source: Source | Frame, format_: Format | None, shape: Shape, titl
         kind = format_ or format_of(source, title, first[1])
         if format_ is None and kind == "jsonl" and not shape.by_columns and begins_a_batch(first[1]):
             kind = "openai-batch"
-        reader = {"jsonl": jsonl, "csv": csv_table, "text": text, "openai-batch": openai_batch}[kind]
-        yield from reader(chain([first], lines), shape, title)
+        lines = chain([first], lines)
+        if kind == "csv":
+            parted_by = delimiter or ("\t" if suffix_of(source) == ".tsv" else ",")
+            yield from csv_table(lines, shape, title, delimiter=parted_by)
+            return
+        _refuse_delimiter(delimiter, kind, title)
+        yield from {"jsonl": jsonl, "text": text, "openai-batch": openai_batch}[kind](lines, shape, title)
+
+
+def _refuse_delimiter(delimiter: str | None, kind: str, title: str) -> None:
+    if delimiter is not None:
+        raise UsageError(f"{title}: found a delimiter with {kind}, wanted none; say the format csv, if it is CSV")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -35,6 +36,8 @@ ROW_KEYS = (*PROMPT_FIELDS, *REQUEST_FIELDS)
 
 _REASON_CHARS = 400
 
+TOO_DEEP = "found deeper nesting than can be read"
+
 
 @dataclass(frozen=True, slots=True)
 class Row(Request):
@@ -61,12 +64,15 @@ class Shape:
     system: Template | None
     schema: Mapping[str, Any] | None
     params: Mapping[str, Any]
-    used: frozenset[str] = field(init=False)
+    fields: frozenset[str] = field(init=False)
+    """Columns that are fields of the request; all others are carried."""
+    written: frozenset[str] = field(init=False)
+    """Columns that a template writes."""
 
     def __post_init__(self) -> None:
         templates = [template for template in (self.task, self.system) if template is not None]
-        used = frozenset(chain(self.map.values(), *(template.columns for template in templates)))
-        object.__setattr__(self, "used", used)
+        object.__setattr__(self, "fields", frozenset(self.map.values() if self.by_columns else ROW_KEYS))
+        object.__setattr__(self, "written", frozenset(chain(*(template.columns for template in templates))))
 
     def for_text(self) -> Shape:
         """A line of text is its task unless a map or template says otherwise."""
@@ -90,7 +96,7 @@ class Shape:
         for target, name in self.map.items():
             require(header, name, f"{title}: {target}")
         for name in () if self.by_columns else header:
-            if name not in ROW_KEYS and name not in self.used:
+            if name not in ROW_KEYS and name not in self.written:
                 raise UsageError(f"{title}: {_not_a_key(name)}")
 
     def row(self, columns: Mapping[str, Any], line: int, *, are_cells: bool = False) -> Row:
@@ -109,10 +115,8 @@ class Shape:
             said["schema"] = self.schema
         if self.params:
             said["params"] = {**self.params, **(mapping_of(said.get("params"), "params") or {})}
-        carried = mapping_of(said.get("carried"), "carried")
-        if self.by_columns:
-            rest = {name: value for name, value in columns.items() if name not in self.used}
-            carried = mapping_of({**rest, **(carried or {})}, "carried")
+        rest = {name: value for name, value in columns.items() if name not in self.fields}
+        carried = mapping_of({**rest, **(mapping_of(said.get("carried"), "carried") or {})}, "carried")
         return Row(
             work=prompt_of({name: value for name, value in said.items() if name in PROMPT_FIELDS}),
             custom_id=_name(said, "custom_id"),
@@ -136,12 +140,12 @@ class Shape:
 
     def _keyed(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         said: dict[str, Any] = {}
-        if "body" in columns and "body" not in self.used:
+        if "body" in columns and "body" not in self.written:
             raise UsageError(unknown_key("body"))
         for name, value in columns.items():
             if name in ROW_KEYS:
                 said[name] = value
-            elif name not in self.used:
+            elif name not in self.written:
                 raise UsageError(_not_a_key(name))
         return said
 
@@ -184,7 +188,7 @@ def row_or_refusal(
     except UsageError as problem:
         reason = str(problem)
     except RecursionError:
-        reason = "found deeper nesting than can be read"
+        reason = TOO_DEEP
     return Refused(line, reason if len(reason) <= _REASON_CHARS else f"{reason[:_REASON_CHARS]}…")
 
 
@@ -214,8 +218,8 @@ def schema_of(given: object) -> dict[str, Any] | None:
         return _checked_schema(mapping_of(given, "schema"), "schema")
     path = Path(cast("str | os.PathLike[str]", given))
     try:
-        value = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError) as problem:
+        value = json_of(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, UsageError) as problem:
         raise UsageError(f"schema: cannot read {str(path)[-80:]!r}: {why(problem)}; wanted a JSON file") from problem
     where = f"schema: {str(path)[-80:]!r}"
     if not isinstance(value, dict):
@@ -249,17 +253,43 @@ def _from_cell(target: str, cell: Any) -> Any:
 
 def _cell_json(target: str, cell: str) -> Any:
     try:
-        return json.loads(cell, parse_constant=no_constant)
+        return json_of(cell)
+    except UsageError as refusal:
+        raise UsageError(f"{target}: {refusal}") from None
     except ValueError as problem:
         raise UsageError(f"{target}: found {cell[:40]!r}, wanted JSON ({problem})") from None
 
 
-def no_constant(name: str) -> NoReturn:
+def json_of(text: str) -> Any:
+    """What a JSON text says. Raises JSONDecodeError for what is none, UsageError for what Python reads otherwise."""
+    try:
+        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_each_once)
+    except json.JSONDecodeError:
+        raise
+    except ValueError as problem:  # more digits than Python reads
+        raise UsageError(f"found a number that cannot be read: {problem}") from None
+    except RecursionError:
+        raise UsageError(TOO_DEEP) from None
+
+
+def _no_constant(name: str) -> NoReturn:
     """Refuse NaN and Infinity, which Python would read as JSON."""
     raise UsageError(f"found {name}, wanted a finite number; JSON has no NaN or Infinity")
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a key that stands twice in an object: Python would keep the last, and nobody would be told."""
+    keys = dict(pairs)
+    if len(keys) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        raise UsageError(f"found the key {counts.most_common(1)[0][0][:40]!r} twice in one object, wanted it once")
+    return keys
 
 
 def _name(said: Mapping[str, Any], target: str) -> str | None:
     """A name of the request's; whole numbers count as their digits, since ids often are numbers."""
     value = said.get(target)
+    if isinstance(value, float):
+        hint = "in a frame, a gap makes floats of whole numbers: cast the column to text or Int64"
+        raise UsageError(f"{target}: found {found(value)}, wanted text or a whole number; {hint}")
     return short_name(str(value) if type(value) is int else value, target)

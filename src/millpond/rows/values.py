@@ -25,24 +25,40 @@ _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
 """The calendar repeats itself after so many years, and they have so many days."""
 
 
-def reader_of(kind: Any, column: str) -> Reader:
-    """How the values of a type are read. Raises UsageError, naming the column, for a type that JSON cannot hold."""
-    pyarrow = arrow()
-    if isinstance(kind, pyarrow.BaseExtensionType):
-        if kind.extension_name == "arrow.uuid":
-            return lambda array: _each(array.storage, lambda value: str(UUID(bytes=value)))
-        stored = reader_of(kind.storage_type, column)
-        return lambda array: stored(array.storage)
+def reader_of(field: Any, column: str) -> Reader:
+    """How the values of a field are read. Raises UsageError, naming the column, for a type that JSON cannot hold."""
+    said: Mapping[bytes, bytes] = field.metadata or {}
+    if name := said.get(b"ARROW:extension:name"):  # nobody has registered it here, so its type is that of its storage
+        return _extension(name.decode(errors="replace"), column)
+    return _reader_of_type(field.type, column)
+
+
+def _extension(name: str, column: str) -> Reader:
+    """How the storage of a type of somebody's own is read.
+
+    What it means is known of few: a period is stored as a number, which says nothing without its frequency.
+    """
+    if name not in _EXTENSIONS:
+        raise _refusal(f"values of the type {name[:60]}", column)
+    return _EXTENSIONS[name]
+
+
+def _reader_of_type(kind: Any, column: str) -> Reader:
+    if isinstance(kind, arrow().BaseExtensionType):
+        extension = _extension(kind.extension_name, column)
+        return lambda array: extension(array.storage)
     for name, reader in _SIMPLE.items():
         if _is(kind, name):
             return reader
     for name, reader_by_type in _BY_TYPE.items():
         if _is(kind, name):
             return reader_by_type(kind, column)
-    what = "bytes" if "binary" in str(kind) else f"values of type {str(kind)[:60]}"
-    raise UsageError(
-        f"column {column[:40]!r}: found {what}, wanted what JSON can hold; leave the column out, or write it as text"
-    )
+    raise _refusal("bytes" if "binary" in str(kind) else f"values of type {str(kind)[:60]}", column)
+
+
+def _refusal(what: str, column: str) -> UsageError:
+    wanted = "wanted what JSON can hold; leave the column out, or write it as text"
+    return UsageError(f"column {column[:40]!r}: found {what}, {wanted}")
 
 
 def _is(kind: Any, name: str) -> bool:
@@ -95,6 +111,14 @@ def _fraction(rest: int, per_s: int) -> str:
     return f".{rest:0{len(str(per_s)) - 1}d}" if rest else ""
 
 
+def _uuids(array: Any) -> list[Any]:
+    return _each(array, lambda value: str(UUID(bytes=value)))
+
+
+def _truths(array: Any) -> list[Any]:
+    return _each(array, bool)
+
+
 def _dates(kind: Any, _: str) -> Reader:
     if _is(kind, "date32"):
         return lambda array: _each(array.view("int32"), _date)
@@ -131,7 +155,7 @@ def _durations(kind: Any, _: str) -> Reader:
 
 
 def _lists(kind: Any, column: str) -> Reader:
-    inner = reader_of(kind.value_type, column)
+    inner = reader_of(kind.value_field, column)
 
     def read(array: Any) -> list[Any]:
         lengths = arrow("pyarrow.compute").list_value_length(array).to_pylist()
@@ -146,7 +170,7 @@ def _structs(kind: Any, column: str) -> Reader:
     names = [field.name for field in fields]
     if twice := next((name for at, name in enumerate(names) if name in names[:at]), None):
         raise UsageError(f"column {column[:40]!r}: found two fields named {twice[:40]!r}, wanted each once")
-    inner = [reader_of(field.type, column) for field in fields]
+    inner = [reader_of(field, column) for field in fields]
 
     def read(array: Any) -> list[Any]:
         parts = [one(part) for one, part in zip(inner, array.flatten(), strict=True)]
@@ -164,8 +188,8 @@ def _maps(kind: Any, column: str) -> Reader:
     pyarrow = arrow()
     if not (_is(kind.key_type, "string") or _is(kind.key_type, "large_string") or _is(kind.key_type, "string_view")):
         raise UsageError(f"column {column[:40]!r}: found a map of {kind.key_type}, wanted one of texts, as JSON has")
-    pairs = pyarrow.list_(pyarrow.struct([pyarrow.field("key", kind.key_type), pyarrow.field("value", kind.item_type)]))
-    inner = reader_of(pairs, column)
+    pairs = pyarrow.list_(pyarrow.struct([kind.key_field.with_name("key"), kind.item_field.with_name("value")]))
+    inner = _reader_of_type(pairs, column)
     return lambda array: [
         None if value is None else {pair["key"]: pair["value"] for pair in value} for value in inner(array.cast(pairs))
     ]
@@ -173,7 +197,7 @@ def _maps(kind: Any, column: str) -> Reader:
 
 def _dictionaries(kind: Any, column: str) -> Reader:
     """Only the entries that a batch uses are read: a dictionary may be longer than all that is read of its column."""
-    inner = reader_of(kind.value_type, column)
+    inner = _reader_of_type(kind.value_type, column)
 
     def read(array: Any) -> list[Any]:
         at: list[int | None] = array.indices.to_pylist()
@@ -184,7 +208,7 @@ def _dictionaries(kind: Any, column: str) -> Reader:
 
 
 def _run_ends(kind: Any, column: str) -> Reader:
-    inner = reader_of(kind.value_type, column)
+    inner = _reader_of_type(kind.value_type, column)
     return lambda array: inner(arrow("pyarrow.compute").run_end_decode(array))
 
 
@@ -199,6 +223,13 @@ _SIMPLE: Mapping[str, Reader] = {
     "decimal": _decimals,
 }
 """Family of types -> how an array of it is read."""
+
+_EXTENSIONS: Mapping[str, Reader] = {
+    "arrow.uuid": _uuids,
+    "arrow.bool8": _truths,
+    "arrow.json": _texts,
+}
+"""Types beyond Arrow's own -> how an array of their storage is read."""
 
 _BY_TYPE: Mapping[str, Callable[[Any, str], Reader]] = {
     "date": _dates,
