@@ -84,6 +84,9 @@ class Defaults:
         for name in ("dedup", "fresh"):
             if type(getattr(self, name)) is not bool:
                 raise UsageError(f"{name}: found {found(getattr(self, name))}, wanted True or False")
+        # Of what makes a key, all but the caller's own: its form is judged beside the work that it names.
+        key, unique = None if self.key is None else "own", None if self.dedup else "one"
+        idempotency_key(Prompt(), "", key=key, sample=self.sample, unique=unique)
         for name in ("lane", "custom_id", "label", "trace_id", "origin"):
             short_name(getattr(self, name), name)
         object.__setattr__(self, "tags", tag_names(self.tags))

@@ -7,12 +7,13 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cached_property, partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from millpond import bulk
+from millpond.db.spool import Spool
 from millpond.engine.clock import wall_ms
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.draining import Drains, not_drained, run
@@ -237,9 +238,12 @@ class Queue:
         asked = self._take_all(works, each, defaults)
         max_age = self.policy.artifact_max_age_ms
         if strict:
-            return self.store.enqueue_all(list(asked), name=submission, source=source, max_age_ms=max_age)
+            with Spool[Asked]() as whole:
+                for one in asked:
+                    whole.append(one)
+                return self.store.enqueue_all(whole, name=submission, source=source, max_age_ms=max_age)
         receipts: list[Receipt] = []
-        for answer in self.enqueue_stream(asked, submission=submission, source=source):
+        for answer in chain.from_iterable(self.enqueue_stream(asked, submission=submission, source=source)):
             if isinstance(answer, KeyConflict):
                 raise answer
             receipts.append(answer)
@@ -247,8 +251,8 @@ class Queue:
 
     def enqueue_stream(
         self, asked: Iterable[Asked], *, submission: str | None = None, source: str = "api"
-    ) -> Iterator[Receipt | KeyConflict]:
-        """Accept a stream in bounded chunks, each durable before its answers are given. For files of any size."""
+    ) -> Iterator[list[Receipt | KeyConflict]]:
+        """Accept a stream in bounded chunks, and give the answers of each as it is durable. For files of any size."""
         submission_id = 0
         chunk: list[Asked] = []
 
@@ -262,9 +266,9 @@ class Queue:
         for one in asked:
             chunk.append(one)
             if len(chunk) == CHUNK_REQUESTS:
-                yield from flush()
+                yield flush()
         if chunk:
-            yield from flush()
+            yield flush()
 
     def estimate(self, works: Iterable[Askable], *, each: bool = False, **defaults: Any) -> Estimate:
         """What `enqueue_many` would do with these works now, and what the new jobs would cost. Nothing is taken in.

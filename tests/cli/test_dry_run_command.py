@@ -131,9 +131,6 @@ def test_the_counts_are_those_of_the_real_enqueue(
         real = run("enqueue", "asked.jsonl", *options)
     chunk.undo()
     assert dry.exit_code == real.exit_code
-    if real.exit_code == 2:  # a key of other work, which ends a strict run
-        assert dry.stderr.splitlines()[-1] == real.stderr.splitlines()[-1]
-        return
     told = json.loads(dry.stdout)
     said = re.search(r"^(\d+) new · (\d+) joined · (\d+) reused · (\d+) refused$", real.stderr, re.MULTILINE)
     assert said is not None, real.output
@@ -180,11 +177,17 @@ def test_a_file_that_strict_refuses_takes_no_other_with_it(mill: Mill) -> None:
     assert said == [("2", "0"), ("0", "0"), ("1", "1")]
 
 
-def test_a_key_of_other_work_ends_a_strict_dry_run_as_it_ends_the_real_one(mill: Mill) -> None:
-    mill.file("asked.jsonl", '{"task": "a", "key": "mine"}\n{"task": "b", "key": "mine"}\n')
-    dry = mill.run("enqueue", "asked.jsonl", "--strict", "--dry-run", code=2)
-    assert dry.stdout == ""
-    assert dry.stderr.splitlines()[-1] == mill.run("enqueue", "asked.jsonl", "--strict", code=2).stderr.splitlines()[-1]
+def test_a_key_of_other_work_refuses_a_whole_file_as_strictly_as_in_the_real_one(mill: Mill) -> None:
+    mill.file("asked.jsonl", '{"task": "c"}\n{"task": "a", "key": "mine"}\n{"task": "b", "key": "mine"}\n')
+    mill.file("next.jsonl", '{"task": "b", "key": "mine"}\n')
+    files = ["asked.jsonl", "next.jsonl", "--strict"]
+    dry = mill.run("enqueue", *files, "--dry-run", code=1)
+    assert dry.stdout == "would be: 1 new · 0 joined · 0 reused · 1 refused\nno configured lane may serve 1 of them\n"
+    assert dry.stderr.splitlines()[0] in mill.run("enqueue", *files, code=1).stderr.splitlines()
+    mill.file("last.jsonl", '{"task": "d", "key": "new"}\n')
+    mill.file("other.jsonl", '{"task": "e", "key": "new"}\n')
+    dry = mill.run("enqueue", "last.jsonl", "other.jsonl", "--strict", "--dry-run", code=1)
+    assert dry.stderr.startswith("other.jsonl line 1: key 'new' already names other work")
 
 
 def test_standard_input_and_a_key_for_a_single_row(mill: Mill) -> None:

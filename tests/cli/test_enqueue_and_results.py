@@ -7,13 +7,16 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
 import threading
+import tracemalloc
 from typing import Any
 
 import pytest
 from folder import Mill, chat
 
+import millpond.rows.lines
 from millpond.drill.faultlane import FaultLane
 from millpond.faces.cli import terminal
 
@@ -84,6 +87,124 @@ def test_strict_takes_all_rows_or_none(mill: Mill) -> None:
     assert json.loads(mill.run("--json", "status").stdout)["counts"]["ready"] == 0
     mill.file("asked.jsonl", '{"task": "a"}\n{"task": "b"}\n')
     assert mill.run("enqueue", "--strict", "asked.jsonl").stdout.split() == ["1", "2"]
+
+
+@pytest.mark.parametrize("dry_run", [[], ["--dry-run"]])
+def test_strict_names_each_key_that_names_other_work_and_takes_nothing(mill: Mill, dry_run: list[str]) -> None:
+    mill.run("enqueue", "-", "--key", "kk", stdin="taken\n")
+    works = [("a", "ka"), ("b", "kk"), ("c", "kc"), ("d", "ka")]
+    mill.file("c.jsonl", "\n" + "".join(json.dumps({"task": task, "key": key}) + "\n" for task, key in works))
+    mill.file("next.txt", "next\n")
+    told = mill.run("enqueue", "--strict", *dry_run, "c.jsonl", "next.txt", code=1)
+    refused = [line.partition(" already")[0] for line in told.stderr.splitlines() if "already names" in line]
+    assert refused == ["c.jsonl line 3: key 'kk'", "c.jsonl line 5: key 'ka'"]
+    assert told.stdout.split() == ["2"] or dry_run
+    names = [line.split()[1] for line in mill.run("submissions").stdout.splitlines()[1:]]
+    assert names == [*([] if dry_run else ["next.txt"]), "stdin"]
+
+
+def test_strict_holds_no_more_memory_for_more_rows(mill: Mill) -> None:
+    def peak(rows: int, *options: str) -> int:
+        mill.file("rows.txt", "".join(f"How many ducks swim in pond {n}?\n" for n in range(rows)))
+        tracemalloc.start()
+        try:
+            mill.run("enqueue", *options, "rows.txt", "--name", str(rows))
+            return tracemalloc.get_traced_memory()[1] - len("1234\n") * rows  # what the test's own stdout holds
+        finally:
+            tracemalloc.stop()
+
+    peak(1)
+    plain, strict = peak(2_000), peak(12_000, "--strict")
+    assert strict < 1.5 * plain + 2_000_000
+
+
+def test_what_is_taken_in_is_counted_though_the_reader_has_left(mill: Mill) -> None:
+    mill.file("rows.txt", "".join(f"{n}\n" for n in range(1_200)))
+    for options in ([], ["--strict"]):
+        started = mill.start("enqueue", "rows.txt", "--separate", *options)
+        assert started.stdout is not None
+        started.stdout.close()
+        assert started.stderr is not None
+        told = started.stderr.read()
+        assert started.wait(60) == 1
+        stored = next(line.split()[3] for line in mill.run("submissions").stdout.splitlines()[1:])
+        assert told.startswith(f"{int(stored):,} new ·")
+        assert stored == ("1200" if options else "500")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no disk that is always full")
+def test_what_is_taken_in_is_counted_though_stdout_is_full(mill: Mill) -> None:
+    mill.file("rows.txt", "a\nb\nc\n")
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "millpond", "enqueue", "rows.txt"]
+        done = subprocess.run(command, cwd=mill.folder, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 74
+    assert done.stderr.startswith("3 new · 0 joined")
+
+
+def test_rows_before_a_line_that_spoils_the_file_are_taken_in(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(millpond.rows.lines, "MAX_LINE_BYTES", 100)
+    for good in (500, 700):
+        mill.file("long.jsonl", "".join(f'{{"task": "{good} {n}"}}\n' for n in range(good)) + "x" * 101)
+        words = f"millpond: long.jsonl line {good + 1}: found more than 100 bytes, wanted shorter lines; nothing after "
+        told = mill.run("enqueue", "long.jsonl", "--strict", code=2)
+        assert told.stdout == ""
+        assert told.stderr.splitlines()[0].startswith("0 new")
+        assert words in told.stderr
+        for options in (["--dry-run"], ["--dry-run", "--strict"]):
+            told = mill.run("enqueue", "long.jsonl", *options, code=2)
+            assert (told.stdout, words in told.stderr) == ("", True)
+        told = mill.run("enqueue", "long.jsonl", code=2)
+        assert len(told.stdout.split()) == good
+        assert told.stderr.splitlines()[0].startswith(f"{good} new · 0 joined")
+        assert f"{words}line {good} was read" in told.stderr
+
+
+def test_what_follows_a_broken_csv_row_is_not_asked(mill: Mill) -> None:
+    mill.file("q.csv", 'text\nWhat is 1+1?\n"The "duck" said:\nline two of the same cell\nline three"\nWhat is 2+2?\n')
+    told = mill.run("enqueue", "q.csv", "--map", "task=text", code=1)
+    assert told.stdout.split() == ["1"]
+    assert told.stderr.splitlines()[0].startswith("q.csv line 3: found broken CSV: ")
+    assert told.stderr.splitlines()[1] == "1 new · 0 joined · 0 reused · 1 refused"
+    assert mill.run("enqueue", "--strict", "q.csv", "--map", "task=text", code=1).stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["-", "-"], "found - more than once, wanted it once"),
+        (["-", "--map", "task=text", "--map", "task=a"], "--map: found 'task' twice, wanted each name once"),
+        (["-", "--param", "a=1", "--param", "a=2"], "--param: found 'a' twice"),
+        (["-", "--sample", "9" * 20], "sample: found an int, wanted a whole number from 0"),
+        (["-", "--sample", "1", "--separate"], "found sample and unique, wanted at most one of"),
+        (["-", "--delimiter", ";;"], "delimiter: found text ';;', wanted one character"),
+    ],
+)
+def test_what_can_never_be_is_refused_once_at_the_door(mill: Mill, options: list[str], words: str) -> None:
+    refused = mill.run("enqueue", *options, code=2, stdin="a\nb\n")
+    assert (refused.stdout, len(refused.stderr.splitlines())) == ("", 1)
+    assert words in refused.stderr
+    assert not mill.home.exists()
+
+
+def test_a_schema_may_come_through_a_pipe(mill: Mill) -> None:
+    pipe = mill.folder / "schema"
+    os.mkfifo(pipe)
+    mill.file("a.txt", "a\n")
+    mill.file("b.txt", "b\n")
+    writer = threading.Thread(target=lambda: pipe.write_text('{"type": "object"}'))
+    writer.start()
+    assert mill.run("enqueue", "a.txt", "b.txt", "--schema", "schema").stdout.split() == ["1", "2"]
+    writer.join()
+    assert '"type":"object"' in mill.run("show", "2").stdout
+
+
+@pytest.mark.parametrize(("delimiter", "said"), [(";", ";"), ("\t", "tab"), ("\t", r"\t"), ("\t", "\t")])
+def test_columns_may_be_parted_by_what_is_said(mill: Mill, delimiter: str, said: str) -> None:
+    mill.file("rows.csv", f"id{delimiter}frage\n7{delimiter}a, b\n")
+    assert "is the delimiter" in mill.run("enqueue", "rows.csv", "--map", "task=frage", code=2).stderr
+    mill.run("enqueue", "rows.csv", "--map", "task=frage", "--map", "custom_id=id", "--delimiter", said)
+    assert "a, b" in mill.run("show", "1").stdout
 
 
 @pytest.mark.parametrize(

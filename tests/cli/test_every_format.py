@@ -119,7 +119,20 @@ def test_params_are_json_where_they_can_be(mill: Mill) -> None:
     shown = mill.run("show", "1").stdout
     wanted = {"a": 1, "b": 0.5, "c": True, "d": ["x"], "e": None, "f": "x y", "g": "1", "h": "a=b"}
     assert json.dumps(wanted, separators=(",", ":")) in shown
-    assert "params.a: found nan" in mill.run("enqueue", "-", "--param", "a=NaN", code=2, stdin="a\n").stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("NaN", "--param a: found NaN, wanted a finite number"),
+        ("9" * 5_000, "--param a: found a number that cannot be read"),
+        ("[" * 100_000, "--param a: found deeper nesting than can be read"),
+        ('{"b": 1, "b": 2}', "--param a: found the key 'b' twice in one object"),
+    ],
+    ids=["NaN", "digits", "nesting", "twice"],
+)
+def test_a_param_that_python_reads_otherwise_is_refused(mill: Mill, value: str, words: str) -> None:
+    assert words in mill.run("enqueue", "-", "--param", f"a={value}", code=2, stdin="a\n").stderr
 
 
 def test_a_parquet_file_that_cannot_be_read_makes_nothing(mill: Mill) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
 
@@ -44,16 +44,30 @@ class DryRun:
 
     def answers(self, asked: Iterable[Asked]) -> Iterator[Disposition | KeyConflict]:
         """An answer for each request, in their order; what is new is counted into the estimate."""
-        requests = iter(asked)
-        while chunk := list(islice(requests, CHUNK_REQUESTS)):
-            before = self._new.of([one.idempotency_key for one in chunk])
-            answers = self._store.would_enqueue(chunk, before, max_age_ms=self._policy.artifact_max_age_ms)
-            new = [one for one, answer in zip(chunk, answers, strict=True) if answer == "new"]
-            self._new.keep({one.idempotency_key: one.fingerprint for one in new})
+        for new, answers in self._chunks(asked, [self._new]):
             for one in new:
                 self._total.add(load_work(one.body), one.route, one.label, one.lane)
             self._dispositions.update(answer for answer in answers if not isinstance(answer, KeyConflict))
             yield from answers
+
+    def trial(self, asked: Iterable[Asked]) -> Iterator[Disposition | KeyConflict]:
+        """The answers that `answers` would give, of which nothing is counted, nor known afterwards."""
+        with Scratch() as new:
+            for _, answers in self._chunks(asked, [self._new, new]):
+                yield from answers
+
+    def _chunks(
+        self, asked: Iterable[Asked], known: Sequence[Scratch]
+    ) -> Iterator[tuple[list[Asked], list[Disposition | KeyConflict]]]:
+        """By chunks, the requests that are new and the answers of all. What is new is kept in the last of `known`."""
+        requests = iter(asked)
+        while chunk := list(islice(requests, CHUNK_REQUESTS)):
+            names = [one.idempotency_key for one in chunk]
+            before = {name: print_ for scratch in known for name, print_ in scratch.of(names).items()}
+            answers = self._store.would_enqueue(chunk, before, max_age_ms=self._policy.artifact_max_age_ms)
+            new = [one for one, answer in zip(chunk, answers, strict=True) if answer == "new"]
+            known[-1].keep({one.idempotency_key: one.fingerprint for one in new})
+            yield new, answers
 
     def estimate(self, refused: int = 0) -> Estimate:
         """The figures of what was streamed so far; `refused` were refused, by the caller's count."""

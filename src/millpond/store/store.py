@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -97,18 +98,44 @@ class Store:
         return receipt
 
     def enqueue_all(
-        self, asked: Sequence[Asked], *, name: str | None, source: str, max_age_ms: int | None = None
+        self, asked: Iterable[Asked], *, name: str | None, source: str, max_age_ms: int | None = None
     ) -> list[Receipt]:
         """A whole submission in one transaction, or nothing of it. Raises the first KeyConflict."""
+        answers: list[Receipt | KeyConflict] = []
+        self.enqueue_whole(asked, answers.append, name=name, source=source, max_age_ms=max_age_ms)
+        return [_receipt(one) for one in answers]
+
+    def enqueue_whole(
+        self,
+        asked: Iterable[Asked],
+        answered: Callable[[Receipt | KeyConflict], object],
+        *,
+        name: str | None,
+        source: str,
+        max_age_ms: int | None = None,
+    ) -> bool:
+        """A whole submission in one transaction; if one of it is refused, nothing is taken in and this is False.
+
+        The requests are read inside the transaction, a chunk at a time, so they must be ready: a list, or a Spool.
+        `answered` gets the answer of each, in their order, before it is known whether all are taken in.
+        """
         now_ms = self.now_ms()
 
-        def whole(tx: Transaction) -> list[Receipt]:
+        def whole(tx: Transaction) -> None:
             id_ = open_submission(tx, name=name, source=source, now_ms=now_ms)
-            return [
-                _receipt(one) for one in enqueue(tx, asked, submission_id=id_, now_ms=now_ms, max_age_ms=max_age_ms)
-            ]
+            left, are_all_taken = iter(asked), True
+            while chunk := list(islice(left, CHUNK_REQUESTS)):
+                for answer in enqueue(tx, chunk, submission_id=id_, now_ms=now_ms, max_age_ms=max_age_ms):
+                    are_all_taken = are_all_taken and not isinstance(answer, KeyConflict)
+                    answered(answer)
+            if not are_all_taken:
+                raise _TakenBack
 
-        return self.db.write(whole)
+        try:
+            self.db.write(whole)
+        except _TakenBack:
+            return False
+        return True
 
     def would_enqueue(
         self, asked: Sequence[Asked], before: Mapping[str, str], *, max_age_ms: int | None = None
@@ -511,6 +538,10 @@ def _all_done(outcomes: Iterable[persons.Moved | Exception]) -> list[persons.Mov
 def fence(lease: Lease) -> Fence:
     """A lease's fence."""
     return Fence(lease.job_id, lease.lease_no)
+
+
+class _TakenBack(Exception):
+    """One request of a whole submission was refused, so its transaction must not be committed."""
 
 
 def _receipt(answer: Receipt | KeyConflict) -> Receipt:

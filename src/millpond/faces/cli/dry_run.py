@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from millpond.faces.cli.rows import Rows
     from millpond.queue import Queue
     from millpond.report.dry_run import DryRun
-    from millpond.rules.job import Disposition
-    from millpond.store.enqueue import Asked
 
 
 @contextmanager
@@ -39,14 +37,15 @@ def queue_as_it_is(given: Given) -> Generator[Queue]:
 def estimate(queue: Queue, given: Given, files: Iterable[Rows], *, strict: bool) -> int:
     """Say what would become of all files together, and return the exit code that taking them in would have.
 
-    Refused rows are said as they come. `strict`: a file with one of them counts for nothing; raises KeyConflict.
+    Refused rows are said as they come. `strict`: a file with one of them counts for nothing.
     """
     refused = 0
     with queue.dry_run() as dry_run:
         for rows in files:
-            asked = rows.asked()
-            for _ in rows.taken(_strictly(dry_run, rows, asked) if strict else dry_run.answers(asked)):
-                pass  # the dry run counts
+            if strict:
+                _look_strictly(dry_run, rows)
+            else:
+                _count(rows.taken(dry_run.answers(rows.asked())))
             rows.tell_hidden()
             if strict and rows.count.refused:
                 words = "nothing would be taken in, since --strict wants all rows or none"
@@ -60,10 +59,24 @@ def estimate(queue: Queue, given: Given, files: Iterable[Rows], *, strict: bool)
     return 1 if refused else 0
 
 
-def _strictly(dry_run: DryRun, rows: Rows, asked: Iterable[Asked]) -> Iterator[Disposition]:
-    """The answers to a whole file; none where a row of it was refused."""
-    whole = list(asked)
-    for answer in dry_run.answers(() if rows.count.refused else whole):
-        if isinstance(answer, KeyConflict):
-            raise answer
-        yield answer
+def _look_strictly(dry_run: DryRun, rows: Rows) -> None:
+    """Look at a whole file, and count it unless a row of it is refused."""
+    from millpond.db.spool import Spool
+    from millpond.store.enqueue import Asked
+
+    with Spool[tuple[int, Asked]]() as whole:
+        for numbered in rows.numbered():
+            whole.append(numbered)
+        rows.check_end()
+        if rows.count.refused:
+            return
+        for (line, _), answer in zip(whole, dry_run.trial(one for _, one in whole), strict=True):
+            if isinstance(answer, KeyConflict):
+                rows.refuse(line, str(answer))
+        if not rows.count.refused:
+            _count(dry_run.answers(one for _, one in whole))
+
+
+def _count(answers: Iterable[object]) -> None:
+    for _ in answers:
+        pass  # the dry run counts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ FORMATS = ("jsonl", "csv", "text", "parquet", "openai-batch")
 @click.option("--model", metavar="NAME", help="Only this model may answer.")
 @click.option("--intent", metavar="INTENT", help="What routing goes by, where a row does not say.")
 @click.option("--format", "format_", type=click.Choice(FORMATS), help="Else by the file's suffix and its first line.")
+@click.option("--delimiter", metavar="CHAR", help="What parts the columns of CSV, if no comma; tab is a tab.")
 @click.option("--priority", type=int, default=0, help="Larger first.")
 @click.option("--class", "service_class", type=click.Choice(["realtime", "batch"]), default="batch", show_default=True)
 @click.option("--due", metavar="TIME", help='When it is wanted: "2h", or a moment with its zone.')
@@ -67,6 +68,7 @@ def enqueue(
     model: str | None,
     intent: str | None,
     format_: Any,
+    delimiter: str | None,
     priority: int,
     service_class: Any,
     due: str | None,
@@ -82,11 +84,12 @@ def enqueue(
     """Put the rows of JSONL, CSV, text, Parquet or OpenAI batch files into the queue; - or a pipe is standard input.
 
     Prints one job id a row, in the order of the file, as soon as it is durable. Rows that are refused are named by line
-    and reason, and the others go in all the same (exit 1). Columns that are neither mapped nor used in a template are
-    carried into the results. Without --map and --task the keys of a row are Prompt's. With --dry-run nothing is taken
-    in and no queue is made: docs/money.md says what each figure means.
+    and reason, and the others go in all the same (exit 1). Columns that are not mapped are carried into the results,
+    also those that a template writes. Without --map and --task the keys of a row are Prompt's. With --dry-run nothing
+    is taken in and no queue is made: docs/money.md says what each figure means.
     """
     from millpond.intake import Defaults
+    from millpond.rows.shape import schema_of
 
     defaults = Defaults(
         priority=priority,
@@ -105,11 +108,12 @@ def enqueue(
         model=model,
         intent=intent,
         format=format_,
+        delimiter=_delimiter(delimiter),
         map=_pairs(maps, "map") if maps else None,
         task=task,
         system=system,
-        schema=schema,
-        params={name: _json_or_text(value) for name, value in _pairs(params, "param").items()},
+        schema=None if schema is None else schema_of(schema),  # once: it may be a pipe
+        params={name: _json_or_text(name, value) for name, value in _pairs(params, "param").items()},
     )
     sources = sources_of(files, read, is_single=key is not None)
     rows_of = partial(Rows, defaults=defaults, each=each)
@@ -152,9 +156,11 @@ def _enter(queue: Queue, given: Given, rows: Rows, name: str, *, strict: bool) -
     """Take every row of a file in as one submission, say what became of them, and return the exit code."""
     count = rows.count
     try:
-        for receipt in rows.taken(_receipts(queue, rows, name, strict=strict)):
-            count.take(receipt)
-            terminal.say_json(receipt) if given.json else click.echo(receipt.job_id)
+        for receipts in (_all_or_none if strict else _by_chunks)(queue, rows, name):
+            for receipt in receipts:  # all of them before any is printed: stdout may be closed, and they are in
+                count.take(receipt)
+            for receipt in receipts:
+                terminal.say_json(receipt) if given.json else click.echo(receipt.job_id)
     finally:
         rows.tell_hidden()
         terminal.warn(count.in_words(queue.store.now_ms()), lines=True)
@@ -163,14 +169,29 @@ def _enter(queue: Queue, given: Given, rows: Rows, name: str, *, strict: bool) -
     return 1 if count.refused else 0
 
 
-def _receipts(queue: Queue, rows: Rows, name: str, *, strict: bool) -> Iterator[Receipt | KeyConflict]:
-    if not strict:
-        yield from queue.enqueue_stream(rows.asked(), submission=name, source="cli")
-        return
-    whole = list(rows.asked())
-    if not rows.count.refused:
-        max_age_ms = queue.policy.artifact_max_age_ms
-        yield from queue.store.enqueue_all(whole, name=name, source="cli", max_age_ms=max_age_ms)
+def _by_chunks(queue: Queue, rows: Rows, name: str) -> Iterator[Iterable[Receipt]]:
+    """The receipts of each transaction, once it is committed."""
+    return rows.taken_by_chunks(queue.enqueue_stream(rows.asked(), submission=name, source="cli"))
+
+
+def _all_or_none(queue: Queue, rows: Rows, name: str) -> Iterator[Iterable[Receipt]]:
+    """The receipts of one transaction, once it is committed. It and they are on disk, whatever the file's size."""
+    from millpond.db.spool import Spool
+    from millpond.store.enqueue import Asked
+
+    with Spool[tuple[int, Asked]]() as whole, Spool[Any]() as answers:
+        for numbered in rows.numbered():
+            whole.append(numbered)
+        rows.check_end()
+        if rows.count.refused:
+            return
+        asked, max_age_ms = (one for _, one in whole), queue.policy.artifact_max_age_ms
+        if queue.store.enqueue_whole(asked, answers.append, name=name, source="cli", max_age_ms=max_age_ms):
+            yield answers
+            return
+        for (line, _), answer in zip(whole, answers, strict=True):
+            if isinstance(answer, KeyConflict):
+                rows.refuse(line, str(answer))
 
 
 def _check(given: Given, defaults: Defaults) -> None:
@@ -190,14 +211,25 @@ def _pairs(given: tuple[str, ...], option: str) -> Mapping[str, str]:
         left, equals, right = one.partition("=")
         if not (left and equals and right):
             raise UsageError(f"--{option}: found {one[:40]!r}, wanted NAME=VALUE")
+        if left in pairs:
+            raise UsageError(f"--{option}: found {left[:40]!r} twice, wanted each name once")
         pairs[left] = right
     return pairs
 
 
-def _json_or_text(value: str) -> Any:
-    import json
+def _json_or_text(name: str, value: str) -> Any:
+    from json import JSONDecodeError
+
+    from millpond.rows.shape import json_of
 
     try:
-        return json.loads(value)
-    except ValueError:
+        return json_of(value)
+    except JSONDecodeError:
         return value
+    except UsageError as refusal:
+        raise UsageError(f"--param {name[:40]}: {refusal}") from None
+
+
+def _delimiter(said: str | None) -> str | None:
+    """Tabs have a name, since a shell makes them hard to say."""
+    return "\t" if said in ("tab", "\\t") else said

@@ -15,6 +15,7 @@ from millpond.rules.times import age_words
 
 if TYPE_CHECKING:
     from millpond.intake import Defaults
+    from millpond.rows import Refused, Row
     from millpond.rules.job import Receipt
     from millpond.store.enqueue import Asked
 
@@ -67,6 +68,8 @@ class Rows:
         """Refusals that were counted and not shown."""
         self._lines: deque[int] = deque()
         """Lines of what was asked and not answered yet, in order."""
+        self._spoiled: UsageError | None = None
+        """Why the rest of the file was not read."""
 
     def asked(self) -> Iterator[Asked]:
         """The requests that the rows are. They are read once."""
@@ -74,14 +77,36 @@ class Rows:
 
         return each_samples(self._asked()) if self._each else self._asked()
 
+    def numbered(self) -> Iterator[tuple[int, Asked]]:
+        """The requests with their lines, for whoever does not hand the answers to `taken`. They are read once."""
+        return ((self._lines.popleft(), one) for one in self.asked())
+
     def taken(self, answers: Iterable[Answer | KeyConflict]) -> Iterator[Answer]:
-        """What was answered to the requests, in their order, without the conflicts, which are refused."""
-        for answer in answers:
-            line = self._lines.popleft()
-            if isinstance(answer, KeyConflict):
-                self._refuse(line, str(answer))
-            else:
-                yield answer
+        """What was answered to the requests, in their order, without the conflicts, which are refused.
+
+        Raises UsageError at the end for what spoiled the file before its end.
+        """
+        for chunk in self.taken_by_chunks([answer] for answer in answers):
+            yield from chunk
+
+    def taken_by_chunks(self, chunks: Iterable[Iterable[Answer | KeyConflict]]) -> Iterator[list[Answer]]:
+        """The same, a chunk of answers at a time."""
+        for chunk in chunks:
+            yield list(self._taken(chunk))
+        self.check_end()
+
+    def check_end(self) -> None:
+        """Raise UsageError for what spoiled the file, once its rows were read."""
+        if self._spoiled is not None:
+            raise self._spoiled
+
+    def refuse(self, line: int, reason: str) -> None:
+        """Name a row that is refused, and count it."""
+        self.count.refused += 1
+        if self.count.refused > SHOWN_REFUSALS and terminal.is_terminal(sys.stderr):
+            self._hidden += 1
+            return
+        terminal.warn(f"{self.title} line {line}: {reason}")
 
     def tell_hidden(self) -> None:
         """Say how many refusals were not shown."""
@@ -93,21 +118,33 @@ class Rows:
         from millpond.rows import Refused
 
         base = self._source.folder
-        for position, row in enumerate(self._source.rows):
+        for position, row in enumerate(self._read()):
             if isinstance(row, Refused):
-                self._refuse(row.line, row.reason)
+                self.refuse(row.line, row.reason)
                 continue
             try:
                 asked = self._take(row, position=position, defaults=self._defaults, now_ms=wall_ms(), base=base)
             except UsageError as refusal:
-                self._refuse(row.line, str(refusal))
+                self.refuse(row.line, str(refusal))
                 continue
             self._lines.append(row.line)
             yield asked
 
-    def _refuse(self, line: int, reason: str) -> None:
-        self.count.refused += 1
-        if self.count.refused > SHOWN_REFUSALS and terminal.is_terminal(sys.stderr):
-            self._hidden += 1
-            return
-        terminal.warn(f"{self.title} line {line}: {reason}")
+    def _read(self) -> Iterator[Row | Refused]:
+        """The rows up to what spoils the file: those before it count, and what it is waits for `check_end`."""
+        line = 0
+        try:
+            for row in self._source.rows:
+                line = row.line
+                yield row
+        except UsageError as problem:
+            end = f"; nothing after line {line:,} was read" if line else ""
+            self._spoiled = UsageError(f"{problem}{end}")
+
+    def _taken(self, answers: Iterable[Answer | KeyConflict]) -> Iterator[Answer]:
+        for answer in answers:
+            line = self._lines.popleft()
+            if isinstance(answer, KeyConflict):
+                self.refuse(line, str(answer))
+            else:
+                yield answer

@@ -52,6 +52,8 @@ def sources_of(files: Sequence[str], read: Read, *, is_single: bool) -> list[Sou
     named = files or ((STDIN,) if not sys.stdin.isatty() else ())
     if not named:
         raise UsageError("found no FILE, wanted one or more, or - for standard input")
+    if named.count(STDIN) > 1:
+        raise UsageError("found - more than once, wanted it once: standard input is read once")
     if is_single and len(named) > 1:
         raise _one_row_only(f"{len(named)} files")
     if is_single:
