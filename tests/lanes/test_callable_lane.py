@@ -214,6 +214,14 @@ def test_a_value_of_no_use_is_unusable_because_the_work_was_done(value: Any) -> 
     assert ("None" if value is None else type(value).__name__) in evidence.message
 
 
+@pytest.mark.parametrize("data", [float("inf"), {"a": [float("nan")]}, {"a": Decimal(1)}])
+def test_a_reply_whose_data_is_no_json_is_unusable_and_keeps_its_usage(data: Any) -> None:
+    evidence = returning(Reply("said", data=data, usage=Usage(3, 4)))
+    assert evidence.reply == Reply("said", finish_reason=None, usage=Usage(3, 4))
+    assert evidence.schema_error.startswith("its data is no JSON")
+    assert classify(evidence).code == "bad_output"
+
+
 def test_an_empty_text_has_no_content() -> None:
     assert not returning("").has_content
     assert not returning(" \n").has_content

@@ -15,13 +15,16 @@ from byteserver import STREAM_HEAD, ByteServer, Play, answers, byte_server, delt
 from millpond.drill.faultlane import FaultLane
 from millpond.drill.script import FAULTS
 from millpond.lanes.chat import CannotAsk, ChatLane, request_body
+from millpond.lanes.completion import Completion
 from millpond.lanes.lane import Call, Lane
 from millpond.rules.errors import SettingsError
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Command, Image, Prompt, Usage, Work
+from millpond.rules.outcome import classify
 from millpond.rules.policy import Deadlines, LanePolicy
 from millpond.rules.price import FREE
 from millpond.rules.redaction import KEPT_CHARS
+from millpond.store.bodies import dump_reply
 
 LONG = Deadlines(connect_ms=20_000, first_byte_ms=20_000, idle_ms=20_000, total_ms=20_000)
 SHORT = replace(LONG, first_byte_ms=150, idle_ms=150)
@@ -764,3 +767,55 @@ def test_cancelling_the_call_closes_the_connection() -> None:
             await lane.close()
 
     run(scenario())
+
+
+# ---------------------------------------------------------------- whatever a whole reply holds, it is kept
+
+HUNDREDTHS = {"type": "object", "properties": {"a": {"type": "number", "multipleOf": 0.01}}}
+
+
+@pytest.mark.parametrize("number", ["1e999", "9" * 401, "9" * 5000, "NaN"])
+def test_an_answer_that_cannot_be_judged_was_paid_for_and_is_kept(number: str) -> None:
+    body = {**choice(content=f'{{"a":{number}}}'), "usage": {"prompt_tokens": 3, "completion_tokens": 4}}
+    evidence = answered(body, Prompt("hi", schema=HUNDREDTHS))
+    assert (evidence.status, evidence.terminal, evidence.failure) == (200, True, None)
+    assert evidence.schema_error
+    assert evidence.usage == Usage(3, 4, body["usage"])
+    assert evidence.reply is not None
+    assert (evidence.reply.data, evidence.reply.raw) == (None, body)
+    assert classify(evidence).code == "bad_output"
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "9" * 5000, "NaN", "-Infinity"])
+@pytest.mark.parametrize("name", ["created", "usage", "prompt_tokens", "logprobs", "error_count"])
+def test_a_number_that_python_cannot_hold_does_not_take_the_answer_beside_it(name: str, number: str) -> None:
+    body: dict[str, Any] = {**choice(content="yes"), "usage": {"completion_tokens": 4}}
+    (body["usage"] if name == "prompt_tokens" else body)[name] = "@"
+    raw = json.dumps(body).replace('"@"', number).encode()
+    evidence = ask_play(answers(whole(raw)))[0]
+    assert classify(evidence).outcome == "ok"
+    assert evidence.reply is not None
+    assert evidence.reply.text == "yes"
+    json.loads(dump_reply(evidence.reply), parse_constant=pytest.fail)
+    if name == "prompt_tokens":
+        assert evidence.usage is not None
+        assert (evidence.usage.tokens_in, evidence.usage.tokens_out) == (None, 4)
+
+
+@pytest.mark.parametrize("where", ["as_body", "take_event"])
+def test_a_reply_that_breaks_our_reading_is_unusable_with_all_that_was_seen(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise OverflowError("unforeseen")
+
+    monkeypatch.setattr(Completion, where, broken)
+    evidence = streamed(delta(content="yes"), STOP, DONE)
+    assert (evidence.status, evidence.sent) == (200, "yes")
+    if where == "take_event":
+        assert evidence.failure == "bad_json"
+        return
+    assert (evidence.said, evidence.code, evidence.model) == ("unusable", "bad_output", "m1")
+    assert "OverflowError: unforeseen" in evidence.message
+    assert evidence.reply is not None
+    assert evidence.reply.text == "yes"

@@ -29,7 +29,7 @@ from millpond.rules.evidence import Evidence, Failure
 from millpond.rules.job import Image, Prompt, Reply
 from millpond.rules.policy import OUTPUT_LIMITS, LanePolicy
 from millpond.rules.redaction import clean
-from millpond.rules.schema import is_strict
+from millpond.rules.schema import WORDS_CHARS, is_strict
 
 SECRET_HEADERS = ("authorization", "api-key", "x-api-key", "cookie")
 """Headers of a lane's policy whose values are treated as keys."""
@@ -81,9 +81,12 @@ class ChatLane:
             headers={**self._headers, **_key_header(self.policy, call.idempotency_key)},
             body=body,
             deadlines=self.policy.deadlines,
-            on_event=completion.take_event,
+            on_event=partial(_take_event, completion),
         )
-        return self._clean(_evidence(exchange, completion, call.work))
+        try:
+            return self._clean(_evidence(exchange, completion, call.work))
+        except Exception as problem:  # A reply that none of us foresaw was paid for all the same.
+            return self._clean(_unread(exchange, completion, problem))
 
     async def close(self) -> None:
         """Close the connections that are kept."""
@@ -238,6 +241,15 @@ def _key_header(policy: LanePolicy, idempotency_key: str) -> dict[str, str]:
 # ---------------------------------------------------------------- what came back
 
 
+def _take_event(completion: Completion, event: httpx2.ServerSentEvent) -> bool:
+    """Take one event of a stream; one that cannot be taken ends it, and what came before it is kept."""
+    try:
+        return completion.take_event(event)
+    except Exception:  # Raised on, it would take the whole reply with it.
+        completion.broken = "bad_json"
+        return True
+
+
 def _evidence(exchange: Exchange, completion: Completion, prompt: Prompt) -> Evidence:
     """Put together what the wire and the codec saw."""
     failure, message, fault = exchange.failure, exchange.message, Fault()
@@ -267,6 +279,25 @@ def _evidence(exchange: Exchange, completion: Completion, prompt: Prompt) -> Evi
         model=completion.model,
     )
     return _with_answer(evidence, completion, prompt)
+
+
+def _unread(exchange: Exchange, completion: Completion, problem: Exception) -> Evidence:
+    """What is known of a reply that could not be put together: all that the wire saw, and its body as it came."""
+    return Evidence(
+        sent=exchange.sent,
+        said="unusable" if exchange.answered else None,
+        failure=exchange.failure,
+        status=exchange.status,
+        code="bad_output",
+        message=f"the reply could not be read: {type(problem).__name__}: {problem}"[:WORDS_CHARS],
+        headers=exchange.headers,
+        body_bytes=exchange.body_bytes,
+        first_byte_ms=exchange.first_byte_ms,
+        reply=Reply(text=exchange.body.decode(errors="replace") or completion.text),
+        usage=completion.usage,
+        request_id=exchange.request_id,
+        model=completion.model,
+    )
 
 
 def _with_answer(evidence: Evidence, completion: Completion, prompt: Prompt) -> Evidence:

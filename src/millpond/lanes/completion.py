@@ -8,6 +8,7 @@ whose connection breaks between the two, have still answered in full; at worst t
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ from millpond.rules.price import token_count
 Json = Mapping[str, Any]
 
 _FRAME = ("created", "service_tier", "system_fingerprint")
+
+MAX_DIGITS = 4_000
+"""Python itself refuses to read or write numbers of more than 4,300."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +182,22 @@ class Completion:
 
 
 def parse(text: str | bytes) -> Any:
-    """Parse JSON; None if it is none. (A lone `null` is no body either.)"""
+    """Parse JSON; None if it is none. (A lone `null` is no body either.)
+
+    A number that Python cannot hold, or that JSON does not have (NaN, 1e999, thousands of digits), is read as its text:
+    the answer beside it was paid for.
+    """
     try:
-        return json.loads(text)
+        return json.loads(text, parse_int=_number, parse_float=_number, parse_constant=str)
     except (ValueError, RecursionError):
         return None
+
+
+def _number(digits: str) -> int | float | str:
+    if digits.lstrip("-").isdecimal():
+        return int(digits) if len(digits) <= MAX_DIGITS else digits
+    number = float(digits)
+    return number if math.isfinite(number) else digits
 
 
 def read_usage(usage: Any) -> Usage | None:

@@ -49,8 +49,10 @@ def returned(value: Any, work: Any) -> Evidence:
         found = "None" if value is None else type(value).__name__
         words = f"the callable returned {found}, wanted text, JSON-able data or a Reply"
         return Evidence(said="unusable", code="bad_output", message=words, terminal=True)
-    schema_error = ""
-    if isinstance(work, Prompt) and work.schema is not None and (reply.data is not None or reply.text.strip()):
+    schema_error = _no_json(reply.data)
+    if schema_error:
+        reply = dataclasses.replace(reply, data=None)
+    elif isinstance(work, Prompt) and work.schema is not None and (reply.data is not None or reply.text.strip()):
         data = reply.data
         if isinstance(value, Reply | str) and data is None:
             data, schema_error = read_answer(reply.text, work.schema)
@@ -118,6 +120,15 @@ def _sound(reply: Reply) -> Reply | None:
             usage, tokens_in=token_count(usage.tokens_in), tokens_out=token_count(usage.tokens_out)
         ),
     )
+
+
+def _no_json(data: Any) -> str:
+    """Why data cannot be kept as JSON; "" if it can."""
+    try:
+        json.dumps(data, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as problem:
+        return f"its data is no JSON: {problem}"
+    return ""
 
 
 def _word(value: Any) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -111,16 +112,25 @@ def dump_reply(reply: Reply) -> str:
 def dump_seen(value: Any) -> str:
     """What was brought from outside, as `dump` writes it, or else as near to it as JSON comes.
 
-    NaN and Infinity are kept as the words that Python writes; what JSON does not have, as Python shows it.
+    NaN and Infinity are kept as texts of these words; what else JSON does not have, as Python shows it.
     """
     try:
         return dump(value)
     except UNSTORABLE:
         pass
     try:
-        return json.dumps(value, separators=(",", ":"), default=repr)
+        return json.dumps(finite(value), separators=(",", ":"), default=repr)
     except UNSTORABLE:  # a circle, keys that are no text, nesting past the stack
         return json.dumps(repr(value))
+
+
+def finite(value: Any) -> Any:
+    """The value with NaN and Infinity, which JSON does not have, as texts of these words."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else json.dumps(value)
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in cast("dict[Any, Any]", value).items()}
+    return [finite(item) for item in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
 
 
 def storable(text: str | None) -> str | None:

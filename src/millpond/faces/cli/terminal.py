@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -90,9 +91,16 @@ def as_json(value: Any, *, indent: int | None = None, hide: bool = False) -> str
 def without_secrets(text: str) -> str:
     """The text with the values of key variables blanked, and nothing else: for answers, which must stay as they are."""
     for secret in _secrets:
-        for form in {secret, json.dumps(secret)[1:-1]}:
+        for form in _forms(secret):
             text = text.replace(form, REDACTED)
     return text
+
+
+def _forms(secret: str) -> list[str]:
+    """A value as it stands in text, in JSON and in JSON within JSON, each also with the doubled quotes of CSV."""
+    once = json.dumps(secret, ensure_ascii=False)[1:-1]
+    forms = {secret, once, json.dumps(secret)[1:-1], json.dumps(once, ensure_ascii=False)[1:-1]}
+    return sorted(forms | {form.replace('"', '""') for form in forms}, key=len, reverse=True)
 
 
 def is_terminal(stream: TextIO | None = None) -> bool:
@@ -118,4 +126,6 @@ def _jsonable(value: Any) -> Any:
         return [_jsonable(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has no such number
+        return json.dumps(value)
     return str(value) if isinstance(value, Path) else value
