@@ -34,6 +34,7 @@ from millpond.rules.errors import KeyConflict, LockHeld, UsageError
 from millpond.rules.filters import parse
 from millpond.rules.html import table
 from millpond.rules.job import (
+    MAX_ID,
     Attempt,
     BulkReport,
     Command,
@@ -334,7 +335,7 @@ class Queue:
         else:
             found = self.store.submission(number_of(id_or_name)) or self.store.submission(id_or_name)
         if found is None:
-            raise UsageError(f"no submission {id_or_name!r} in this queue; `millpond submissions` lists them")
+            raise UsageError(f"no submission {id_or_name!r:.80} in this queue; `millpond submissions` lists them")
         return found
 
     def submissions(self, *, limit: int = 100) -> list[Submission]:
@@ -441,8 +442,8 @@ class Queue:
     def _seq(self, cursor: str | None) -> int:
         if cursor is None:
             return 0
-        if not cursor.isdecimal() or int(cursor) > self.store.last_event():
-            last = self.store.last_event()
+        last = self.store.last_event()
+        if not cursor.isdecimal() or len(cursor) > len(str(MAX_ID)) or int(cursor) > last:
             raise UsageError(f"cursor {cursor[:40]!r}: wanted one that this queue gave; its newest event is {last}")
         return int(cursor)
 

@@ -8,6 +8,10 @@ import json
 import os
 import resource
 import signal
+import stat
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +20,13 @@ import pyarrow.parquet as pq
 import pytest
 from folder import Mill, chat
 
+from millpond import Policy, Prompt, Queue, Reply
 from millpond.drill.faultlane import FaultLane
 from millpond.faces.cli import enqueue
+from millpond.faces.cli.output import whole
 from millpond.rows import formats
+from millpond.rules.job import Usage
+from millpond.store import looking
 
 SCHEMA = {
     "type": "object",
@@ -176,6 +184,103 @@ def test_a_file_of_results_is_whole_or_not_there(
     before = out.stat().st_ino
     drained.run("results", "-o", name)
     assert out.stat().st_ino != before, "it was not renamed over the old one"
+
+
+def parts_of(mill: Mill) -> list[str]:
+    return [path.name for path in mill.folder.iterdir() if path.name.endswith(".part")]
+
+
+def test_two_that_write_one_file_with_the_same_process_id_do_not_meet(
+    drained: Mill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two containers do that share a volume, or one that comes after another that was killed."""
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    out = drained.folder / "out.txt"
+    drained.file(".out.txt.7.part", "of one that was killed")
+    with whole(out) as one:
+        one.write("one")
+        with whole(out) as other:
+            other.write("other")
+        assert out.read_text() == "other"
+    assert out.read_text() == "one"
+    assert parts_of(drained) == [".out.txt.7.part"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_no_part_of_a_file(drained: Mill, number: signal.Signals, code: int) -> None:
+    drained.file("out.csv", "before")
+    # The last step before the file is whole: there the program waits for the signal.
+    slow = "import os, time\nos.fsync = lambda _: (print('written', flush=True), time.sleep(60))\n"
+    go = "from millpond.faces.cli import main\nmain()\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", slow + go, "results", "-o", "out.csv"],
+        cwd=drained.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "written\n"
+        assert len(parts_of(drained)) == 1
+        process.send_signal(number)
+        assert process.wait(30) == code
+    assert parts_of(drained) == []
+    assert (drained.folder / "out.csv").read_text() == "before"
+
+
+def test_a_file_that_is_replaced_leaves_its_permissions(drained: Mill) -> None:
+    out = drained.file("out.csv", "before")
+    for mode in (0o600, 0o666, 0o400):
+        out.chmod(mode)
+        drained.run("results", "-o", "out.csv")
+        assert stat.S_IMODE(out.stat().st_mode) == mode
+    before = os.umask(0o027)
+    try:
+        drained.run("results", "-o", "new.csv")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((drained.folder / "new.csv").stat().st_mode) == 0o640
+
+
+def test_nobody_else_can_read_a_file_while_it_is_written_over_a_private_one(drained: Mill) -> None:
+    out = drained.file("out.csv", "before")
+    out.chmod(0o600)
+    with whole(out) as file:
+        assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600
+
+
+@pytest.mark.parametrize("format_", ["csv", "jsonl", "openai-batch"])
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan"])
+def test_a_number_that_json_lacks_is_a_word_in_results(
+    mill: Mill, monkeypatch: pytest.MonkeyPatch, number: str, format_: str
+) -> None:
+    with Queue.open(mill.home, policy=Policy()) as queue:
+        queue.enqueue_many([Prompt("x")], submission="s")
+        odd = float(number)
+        made_up = {"choices": [{"message": {"content": "yes", "odd": odd}}]}
+        queue.drain(lanes=lambda _: Reply("yes", raw=made_up, usage=Usage(1, 1, {"odd": odd})))
+        # As a queue holds it that an earlier version wrote.
+        real = looking.load_reply
+        monkeypatch.setattr(looking, "load_reply", lambda body: replace(real(body), data={"odd": odd}))
+        shown = mill.run("results", "s", "--format", format_).stdout
+    if format_ == "csv":
+        [row] = csv.DictReader(io.StringIO(shown))
+        assert json.loads(row["data"], parse_constant=pytest.fail) == {"odd": json.dumps(odd)}
+    else:
+        json.loads(shown, parse_constant=pytest.fail)
+        assert json.dumps(odd) in shown
+
+
+@pytest.mark.parametrize("format_", ["csv", "jsonl"])
+def test_the_value_of_a_key_with_quotes_in_it_is_not_shown(
+    mill: Mill, lane: FaultLane, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    monkeypatch.setenv("POND_KEY", 'SE"CRET"KEY')
+    mill.settings(lanes={"free": chat(lane, key_env="POND_KEY")})
+    within = json.dumps({"said": 'SE"CRET"KEY'})
+    mill.file("a.csv", 'plain,within\n"SE""CRET""KEY","' + within.replace('"', '""') + '"\n')
+    mill.run("enqueue", "a.csv", "--task", "{plain}")
+    mill.run("drain")
+    shown = mill.run("results", "--format", format_).stdout
+    assert "CRET" not in shown
+    assert shown.count("[redacted]") == 3  # both columns, and the answer, which repeats one of them
 
 
 @pytest.mark.parametrize("name", ["out.parquet", "out.csv"])

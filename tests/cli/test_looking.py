@@ -260,3 +260,24 @@ def test_an_unknown_verb_is_met_with_the_nearest(mill: Mill) -> None:
         mill.run("enque", code=2).stderr.strip()
         == "millpond: unknown verb 'enque'; did you mean enqueue?; see millpond --help"
     )
+
+
+HUGE = "9" * 20
+BEYOND = "9" * 5_000
+
+
+@pytest.mark.parametrize("verb", ["jobs", "events", "submissions", "ledger"])
+@pytest.mark.parametrize("limit", [HUGE, BEYOND])
+def test_a_limit_beyond_all_ids_is_refused_in_words(drained: Mill, verb: str, limit: str) -> None:
+    refused = drained.run(verb, "--limit", limit, code=2).stderr
+    assert "--limit" in refused
+    assert "fault of this program" not in refused
+
+
+@pytest.mark.parametrize("number", [HUGE, BEYOND])
+def test_a_number_that_no_submission_or_event_has_is_refused_in_words(drained: Mill, number: str) -> None:
+    for words in (["results", number], ["status", number], ["submissions", number], ["wait", number]):
+        refused = drained.run(*words, code=2).stderr
+        assert "no submission '999" in refused
+        assert len(refused) < 300
+    assert "wanted one that this queue gave" in drained.run("events", "--after", number, code=2).stderr

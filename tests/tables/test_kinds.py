@@ -115,6 +115,14 @@ def test_a_schema_says_the_kind(schema: Any, kind: Kind) -> None:
     assert of_schema(schema, ROOT) == kind
 
 
+@pytest.mark.parametrize("word", ["anyOf", "allOf"])
+def test_parts_that_refer_to_each_other_in_many_ways_are_read_once(word: str) -> None:
+    steps = {f"d{n}": {word: [{"$ref": f"#/$defs/d{n + 1}"}] * 8} for n in range(16)}
+    schema = {"$ref": "#/$defs/d0", "$defs": {**steps, "d16": PERSON}, "properties": {"a": {"$ref": "#/$defs/d0"}}}
+    assert properties(schema) == ({"name": TEXT, "age": INT} if word == "allOf" else None)
+    assert of_schema({"$ref": "#/$defs/d0"}, schema) == JSON
+
+
 def test_a_schema_that_contains_itself_ends_in_json() -> None:
     node = {"type": "object", "additionalProperties": False, "properties": {"next": {"$ref": "#"}}}
     assert isinstance(kind_of_column(of_schema(node, node), NULL), ObjectKind)
@@ -125,6 +133,13 @@ def test_properties_are_those_that_an_object_lists() -> None:
     assert list(properties({"properties": {"b": {}, "a": {}}}) or ()) == ["b", "a"]
     assert properties({"$ref": "#/$defs/P", "$defs": {"P": PERSON}}) == {"name": TEXT, "age": INT}
     assert properties({**PERSON, "type": ["object", "null"]}) == {"name": TEXT, "age": INT}
+    assert properties({"allOf": [PERSON, {"properties": {"legs": {"type": "integer"}}}]}) == {
+        "name": TEXT, "age": INT, "legs": INT,
+    }  # fmt: skip
+    assert properties({"properties": {"age": {}}, "allOf": [{"$ref": "#/$defs/P"}], "$defs": {"P": PERSON}}) == {
+        "age": INT, "name": TEXT,
+    }  # fmt: skip
+    assert properties({"allOf": [{"$ref": "#"}, {"type": "string", "properties": {"a": {}}}]}) is None
     for schema in (None, {}, {"type": "object"}, {"type": "array", "items": PERSON}, {"anyOf": [PERSON]}):
         assert properties(schema) is None
 

@@ -144,13 +144,33 @@ def test_names_that_are_taken_get_a_prefix(queue: Queue) -> None:
     assert row["state"] == "done"
 
 
-def test_the_schema_is_looked_up_once_for_answers_of_one_shape(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer_all(queue, {str(n): {"n": n} for n in range(50)}, {"properties": {"n": {"type": "integer"}, "m": {}}})
-    looked: list[int] = []
-    real = queue.store.payload
-    monkeypatch.setattr(queue.store, "payload", lambda job_id: looked.append(job_id) or real(job_id))
-    assert results_table(queue).column_names[:2] == ["n", "m"]
-    assert looked == [1]
+KIND = {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
+KIND_AND_REMARK = {**KIND, "properties": {"kind": {"type": "string"}, "remark": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize("order", [(KIND, KIND_AND_REMARK), (KIND_AND_REMARK, KIND)])
+def test_every_schema_that_was_asked_has_its_columns_in_whatever_order(queue: Queue, order: Any) -> None:
+    queue.enqueue_many(Request(Prompt(str(at), schema=schema)) for at, schema in enumerate(order))
+    queue.drain(lanes=lambda _: {"kind": "x"})
+    assert results_table(queue).column_names[:3] == ["kind", "remark", "request_id"]
+
+
+def test_schemas_beyond_a_bound_add_no_columns(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(millpond.tables.table, "MAX_SCHEMAS", 2)
+    for name in "abc":
+        answer_all(queue, {name: {name: 1, "a": 1}}, {"properties": {name: {"type": "integer"}}})
+    assert results_table(queue).column_names[:3] == ["a", "b", "request_id"]
+    assert results_table(queue).column("a").to_pylist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("most", [10_000, 0])
+def test_a_column_that_a_later_schema_lists_holds_the_values_of_earlier_rows(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(millpond.tables.table, "MAX_NAMES", most)
+    answer_all(queue, {"early": {"kind": "x", "remark": "many"}}, KIND)
+    answer_all(queue, {"late": {"kind": "y", "remark": 2}}, KIND_AND_REMARK)
+    assert results_table(queue).column("remark").to_pylist() == ['"many"', "2"]
 
 
 def test_answers_whose_keys_are_data_do_not_flood_the_columns(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +207,19 @@ def test_a_table_is_written_a_chunk_at_a_time(queue: Queue, monkeypatch: pytest.
 def test_lone_surrogates_are_replaced_where_nothing_holds_them(queue: Queue) -> None:
     answer_all(queue, {"a": {"\ud800": ["\udfff"]}})
     assert results_table(queue).to_pylist()[0]["\ufffd"] == ["\ufffd"]
-    assert csv_rows(queue)[0]["\ufffd"] == '["\ufffd"]'
+    assert csv_rows(queue)[0]["\ufffd"] == '["\\udfff"]'
+
+
+def test_names_that_differ_in_a_lone_surrogate_alone_keep_their_values(queue: Queue) -> None:
+    answer = json.loads(r'{"\ud800":"a","\ud801":"b","\ufffd":"c","in":{"\ud800":1,"\ud801":2},"said":"\udfff"}')
+    answer_all(queue, {"a": answer}, a={"\ufffd": "d"})
+    table = results_table(queue)
+    [row] = table.to_pylist()
+    assert [row[name] for name in table.column_names[: -len(OWN)]] == [
+        "d", "a", "b", "c", '{"\\ud800":1,"\\ud801":2}', "\ufffd",
+    ]  # fmt: skip
+    assert len(set(table.column_names)) == 6 + len(OWN)
+    assert json.loads(row["data"]) == json.loads(csv_rows(queue)[0]["data"]) == answer
 
 
 def test_pandas_and_polars_read_the_table_and_hand_it_in_again(queue: Queue) -> None:

@@ -295,6 +295,8 @@ class Result:
     tokens_in: int | None
     tokens_out: int | None
     cost: Decimal | None
+    cost_is_estimate: bool
+    """Whether the cost holds the worst case of a call whose bill nobody saw: it is then the most that was paid."""
     error: Error | None
 
 

@@ -10,7 +10,7 @@ from millpond.arrow import arrow
 from millpond.rules.job import Result
 from millpond.store.bodies import dump_seen
 from millpond.store.store import Store
-from millpond.tables.kinds import Kind, ListKind, ObjectKind, ScalarKind
+from millpond.tables.kinds import SURROGATE, Kind, ListKind, ObjectKind, ScalarKind
 from millpond.tables.table import Table, as_table
 
 CHUNK_ROWS = 10_000
@@ -119,5 +119,7 @@ def _stored(value: Any, kind: Kind) -> Any:
             return dump_seen(value)
         case ScalarKind("int"):
             return int(value)
+        case ScalarKind("text"):
+            return SURROGATE.sub("\ufffd", value)
         case ScalarKind():
             return value

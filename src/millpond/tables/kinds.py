@@ -8,6 +8,7 @@ says that there is such a field.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -18,6 +19,9 @@ Name = Literal["null", "bool", "int", "long", "whole", "float", "text", "json"]
 MAX_DEPTH = 16
 MAX_FIELDS = 100
 """What is nested more deeply, or has more fields, is JSON: nobody reads such a type."""
+
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair, which UTF-8 cannot hold."""
 
 _EXACT_IN_DOUBLE = 2**53
 _INT64 = 2**63
@@ -83,9 +87,15 @@ def of_value(value: Any, depth: int = 0) -> Kind:
     if isinstance(value, list):
         items = (of_value(item, depth + 1) for item in cast("list[Any]", value))
         return ListKind(both_of(items))
-    if isinstance(value, dict) and 0 < len(cast("dict[str, Any]", value)) <= MAX_FIELDS:
+    if isinstance(value, dict) and _can_be_fields(cast("dict[str, Any]", value)):
         return ObjectKind({name: of_value(item, depth + 1) for name, item in cast("dict[str, Any]", value).items()})
     return JSON
+
+
+def _can_be_fields(names: Iterable[str]) -> bool:
+    """Whether these can be the names of the fields of a type: some, not too many, and each one that UTF-8 can hold."""
+    several = list(names)
+    return 0 < len(several) <= MAX_FIELDS and not any(map(SURROGATE.search, several))
 
 
 def both(one: Kind, other: Kind) -> Kind:
@@ -163,21 +173,43 @@ def _without_guesses(kind: Kind) -> Kind:
 
 def properties(schema: Mapping[str, Any] | None) -> dict[str, Kind] | None:
     """The properties of the objects that a schema asks for, with their kinds; None if it does not list any."""
-    if schema is None:
-        return None
-    whole = _referred(schema, schema)
-    listed = whole.get("properties") if whole is not None else None
+    return _properties(schema, schema, {}, set()) or None if schema is not None else None
+
+
+_Known = dict[tuple[int, int], "Kind"]
+"""Part of a schema, by its identity and depth -> its kind: parts may refer to each other in any number of ways."""
+
+
+def _properties(part: Any, root: Mapping[str, Any], known: _Known, met: set[int]) -> dict[str, Kind]:
+    """The properties that a part lists for the whole value: its own, then those of the parts that are all asked."""
+    whole = _referred(part, root)
     kind: Any = (whole or {}).get("type", "object")
-    if not isinstance(listed, Mapping) or not listed or "object" not in (kind if isinstance(kind, list) else [kind]):
-        return None
-    return {name: of_schema(part, schema) for name, part in cast("Mapping[str, Any]", listed).items()}
+    if whole is None or id(whole) in met or "object" not in (kind if isinstance(kind, list) else [kind]):
+        return {}
+    met.add(id(whole))
+    own: Any = whole.get("properties")
+    own = cast("Mapping[str, Any]", own) if isinstance(own, Mapping) else {}
+    listed = {name: of_schema(one, root, 0, known) for name, one in own.items()}
+    every: Any = whole.get("allOf")
+    for one in cast("list[Any]", every) if isinstance(every, list) else []:
+        for name, said in _properties(one, root, known, met).items():
+            listed[name] = said if listed.get(name, JSON) == JSON else listed[name]
+    return listed
 
 
-def of_schema(part: Any, root: Mapping[str, Any], depth: int = 0) -> Kind:
+def of_schema(part: Any, root: Mapping[str, Any], depth: int = 0, known: _Known | None = None) -> Kind:
     """The kind of the values that a part of a schema admits; `json` where it does not say."""
     part = _referred(part, root)
     if part is None or depth > MAX_DEPTH:
         return JSON
+    known = {} if known is None else known
+    here = (id(part), depth)
+    if here not in known:
+        known[here] = _of_part(part, root, depth, known)
+    return known[here]
+
+
+def _of_part(part: Mapping[str, Any], root: Mapping[str, Any], depth: int, known: _Known) -> Kind:
     if "const" in part:
         return of_value(part["const"])
     if isinstance(part.get("enum"), list):
@@ -187,19 +219,18 @@ def of_schema(part: Any, root: Mapping[str, Any], depth: int = 0) -> Kind:
         if isinstance(choices, list) and choices:
             if words == "allOf" and len(cast("list[Any]", choices)) > 1:
                 return JSON
-            return both_of(of_schema(choice, root, depth + 1) for choice in cast("list[Any]", choices))
-    if isinstance(part.get("type"), list):
-        return both_of(of_schema({**part, "type": one}, root, depth + 1) for one in part["type"])
-    return _of_type(part, root, depth)
+            return both_of(of_schema(choice, root, depth + 1, known) for choice in cast("list[Any]", choices))
+    kinds: Any = part.get("type")
+    several = cast("list[Any]", kinds) if isinstance(kinds, list) else [kinds]
+    return both_of(_of_type(one, part, root, depth, known) for one in several)
 
 
 _OF_TYPE: Mapping[Any, Kind] = {"string": TEXT, "integer": INT, "number": FLOAT, "boolean": BOOL, "null": NULL}
 
 
-def _of_type(part: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Kind:
-    kind = part.get("type")
+def _of_type(kind: Any, part: Mapping[str, Any], root: Mapping[str, Any], depth: int, known: _Known) -> Kind:
     if kind == "array" and isinstance(part.get("items"), Mapping) and "prefixItems" not in part:
-        return ListKind(of_schema(part["items"], root, depth + 1))
+        return ListKind(of_schema(part["items"], root, depth + 1, known))
     if kind == "object":
         listed: Any = part.get("properties")
         # An object that may have more than is listed has no type: a column of it would lose the rest.
@@ -209,8 +240,8 @@ def _of_type(part: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Ki
             and "patternProperties" not in part
         ):
             fields = cast("Mapping[str, Any]", listed)
-            if 0 < len(fields) <= MAX_FIELDS:
-                return ObjectKind({name: of_schema(one, root, depth + 1) for name, one in fields.items()})
+            if _can_be_fields(fields):
+                return ObjectKind({name: of_schema(one, root, depth + 1, known) for name, one in fields.items()})
         return JSON
     return _OF_TYPE.get(kind, JSON) if isinstance(kind, str) else JSON
 

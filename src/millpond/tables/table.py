@@ -1,14 +1,14 @@
 """Results as a table: which columns there are, and of which type, is known after the last of them.
 
 First the carried columns under their own names, then the properties of answers that are objects, then ours. A name that
-is taken gets a prefix: `carried.text`, `data.text`. Properties come from the schemas that were asked, so that one which
-no answer has is a column all the same; without a schema they come from the answers.
+is taken gets a prefix: `carried.text`, `data.text`. Properties come from all the schemas that were asked, so that one
+which no answer has is a column all the same, in whatever order the rows come; without a schema they come from the
+answers.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,10 +16,23 @@ from decimal import Decimal
 from tempfile import TemporaryFile
 from typing import IO, Any, Literal, cast
 
-from millpond.rules.job import Prompt, Result
-from millpond.store.bodies import load_work
+from millpond.rules.job import Result
+from millpond.store.bodies import dump
 from millpond.store.store import Store
-from millpond.tables.kinds import FLOAT, INT, JSON, NULL, TEXT, Kind, both, kind_of_column, of_value, properties
+from millpond.tables.kinds import (
+    BOOL,
+    FLOAT,
+    INT,
+    JSON,
+    NULL,
+    SURROGATE,
+    TEXT,
+    Kind,
+    both,
+    kind_of_column,
+    of_value,
+    properties,
+)
 
 OWN: Mapping[str, Kind] = {
     "request_id": INT,
@@ -36,6 +49,7 @@ OWN: Mapping[str, Kind] = {
     "tokens_in": INT,
     "tokens_out": INT,
     "cost": FLOAT,
+    "cost_is_estimate": BOOL,
     "error_code": TEXT,
     "error_message": TEXT,
 }
@@ -44,13 +58,13 @@ OWN: Mapping[str, Kind] = {
 MAX_DATA_COLUMNS = 500
 """So many properties of answers get columns. Answers whose keys are data (a count by word) would have any number."""
 
-MAX_SHAPES = 1_000
-"""For so many shapes of answers the schema is looked up; what has yet another shape adds no column."""
+MAX_SCHEMAS = 500
+"""Of so many schemas the properties are columns; rows that were asked by yet another add none."""
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+MAX_NAMES = 10_000
+"""The values of so many properties are followed, since one that has no column yet may be listed by a later schema."""
 
-_Shape = tuple[tuple[str, str], ...]
-"""Names of the properties of an answer, each with the type of its value."""
+_NO_SCHEMA = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +79,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Results as rows, in their order. Lone surrogates, which neither CSV nor Arrow can hold, are U+FFFD."""
+    """Results as rows, in their order.
+
+    Half a surrogate pair, which neither CSV nor Arrow can hold, is U+FFFD in the names of columns and in texts.
+    """
 
     columns: tuple[Column, ...]
     rows_count: int
@@ -83,6 +100,8 @@ class Table:
 
 def _typed(value: Any, kind: Kind) -> Any:
     """The value; a whole number of a column of such, which JSON may have as 5.0, without its fraction."""
+    if isinstance(value, str) and kind == TEXT:
+        return SURROGATE.sub("\ufffd", value)
     return int(value) if kind == INT and isinstance(value, float) else value
 
 
@@ -105,8 +124,7 @@ def _line(result: Result) -> str:
     own["cost"] = _number(result.cost)
     error = result.error
     own |= {"error_code": error.code if error else None, "error_message": error.message if error else None}
-    text = json.dumps({"carried": result.carried or {}, "own": own}, ensure_ascii=False)
-    return (text if text.isascii() else _SURROGATE.sub("\ufffd", text)) + "\n"
+    return json.dumps({"carried": result.carried or {}, "own": own}) + "\n"
 
 
 def _number(cost: Decimal | None) -> int | float | None:
@@ -121,11 +139,12 @@ class _Found:
 
     store: Store
     carried: dict[str, Kind] = field(default_factory=dict[str, Kind])
-    seen: dict[str, Kind] = field(default_factory=dict[str, Kind])
-    """Property -> what its values have shown."""
-    said: dict[str, Kind] = field(default_factory=dict[str, Kind])
-    """Property -> what the schemas say of it."""
-    shapes: set[_Shape] = field(default_factory=set[_Shape])
+    met: dict[str, Kind] = field(default_factory=dict[str, Kind])
+    """Property -> what its values have shown, whether it has a column or may yet get one."""
+    said: dict[str, Kind | None] = field(default_factory=dict[str, Kind | None])
+    """Property that has a column -> what the schemas say of it, if any does."""
+    schemas: dict[str, bool] = field(default_factory=dict[str, bool])
+    """Schemas that were asked, as JSON -> whether they list properties."""
 
     def take(self, job_id: int, row: Mapping[str, Any]) -> None:
         """Look at one row."""
@@ -135,42 +154,52 @@ class _Found:
         if not isinstance(data, dict):
             return
         answer = cast("dict[str, Any]", data)
-        shape = tuple((name, type(value).__name__) for name, value in answer.items())
-        if shape not in self.shapes and len(self.shapes) < MAX_SHAPES:
-            self.shapes.add(shape)
-            self._learn(job_id, answer)
         for name, value in answer.items():
-            if name in self.seen:
-                self.seen[name] = both(self.seen[name], of_value(value))
+            if name in self.met or len(self.met) < MAX_NAMES:
+                self.met[name] = both(self.met.get(name, NULL), of_value(value))
+        schema = self._schema(job_id)
+        if schema not in self.schemas and len(self.schemas) < MAX_SCHEMAS:
+            self._learn(schema)
+        if self.schemas.get(schema) is False:
+            for name in answer:
+                self._is_column(name)
 
-    def _learn(self, job_id: int, answer: Mapping[str, Any]) -> None:
-        """Add the columns of an answer of this shape.
+    def _learn(self, schema: str) -> None:
+        """Add the columns of a schema."""
+        listed = properties(json.loads(schema)) if schema != _NO_SCHEMA else None
+        self.schemas[schema] = listed is not None
+        for name, kind in (listed or {}).items():
+            if self._is_column(name):
+                self.said[name] = both(self.said[name] or NULL, kind)
 
-        Its schema is looked up once a shape, not once a row: the results of a submission mostly share one, and the
-        stored work is read whole, with its pictures.
-        """
-        said = properties(self._schema(job_id))
-        for name in said if said is not None else answer:
-            if name in self.seen or len(self.seen) < MAX_DATA_COLUMNS:
-                self.seen.setdefault(name, NULL)
-                if said is not None:
-                    self.said[name] = both(self.said.get(name, NULL), said[name])
+    def _is_column(self, name: str) -> bool:
+        """Whether a property has a column; it gets one while there is room."""
+        if name not in self.said and len(self.said) < MAX_DATA_COLUMNS:
+            self.said[name] = None
+        return name in self.said
 
-    def _schema(self, job_id: int) -> Mapping[str, Any] | None:
+    def _kind(self, name: str) -> Kind:
+        """The kind of a property's column; where its first values may have gone unseen JSON, which holds all."""
+        return kind_of_column(self.said[name], self.met.get(name, JSON if len(self.met) >= MAX_NAMES else NULL))
+
+    def _schema(self, job_id: int) -> str:
+        """The schema that a job was asked by, as JSON."""
         body = self.store.payload(job_id)
-        work = load_work(body) if body is not None else None
-        return work.schema if isinstance(work, Prompt) else None
+        if body is None or '"schema":{' not in body:  # most bodies need not be parsed: they may hold pictures
+            return _NO_SCHEMA
+        schema = json.loads(body).get("prompt", {}).get("schema")
+        return dump(schema) if schema else _NO_SCHEMA
 
     def columns(self) -> Iterator[Column]:
         """All columns in their order, each with a name that no other has."""
         taken = {*OWN}
-        for place, kinds in (("carried", self.carried), ("data", self.seen)):
-            for key, seen in kinds.items():
-                name = key
+        carried = {name: kind_of_column(None, seen) for name, seen in self.carried.items()}
+        for place, kinds in (("carried", carried), ("data", {name: self._kind(name) for name in self.said})):
+            for key, kind in kinds.items():
+                name = SURROGATE.sub("\ufffd", key)
                 while name in taken or (name != key and name in kinds):
                     name = f"{place}.{name}"
                 taken.add(name)
-                said = self.said.get(key) if place == "data" else None
-                yield Column(name, kind_of_column(said, seen), cast("Any", place), key)
+                yield Column(name, kind, cast("Any", place), key)
         for name, kind in OWN.items():
             yield Column(name, kind, "own", name)

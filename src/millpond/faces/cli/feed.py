@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from millpond.faces.cli import completion, terminal
-from millpond.faces.cli.given import Given, pass_given, shared
+from millpond.faces.cli.given import LIMIT, Given, pass_given, shared
 from millpond.faces.cli.signals import ended_from_outside
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ PAGE_LINES = 100
 
 @click.command()
 @click.option("--after", metavar="CURSOR", help="Only what came after it: the number that stands before an event.")
-@click.option("--limit", type=click.IntRange(1), help=f"At most so many.  [default: {PAGE_LINES}, or all that follow]")
+@click.option("--limit", type=LIMIT, help=f"At most so many.  [default: {PAGE_LINES}, or all that follow]")
 @click.option("--follow", is_flag=True, help="Go on with each change as it happens, until Ctrl-C.")
 @shared()
 @pass_given

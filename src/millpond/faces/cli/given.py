@@ -35,6 +35,9 @@ class JobId(click.IntRange):
 ID = JobId(1, MAX_ID)
 """An id of the queue."""
 
+LIMIT = click.IntRange(1, MAX_ID)
+"""At most so many of something."""
+
 
 @dataclass(slots=True)
 class Given:

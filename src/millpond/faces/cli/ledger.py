@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from millpond.faces.cli import terminal
-from millpond.faces.cli.given import ID, Given, pass_given, shared
+from millpond.faces.cli.given import ID, LIMIT, Given, pass_given, shared
 
 if TYPE_CHECKING:
     from millpond.rules.job import Attempt
@@ -17,7 +17,7 @@ HEADING = ("seq", "job", "lane", "outcome", "code", "started", "took", "tokens",
 
 @click.command()
 @click.argument("job_id", metavar="[ID]", type=ID, required=False)
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="The last so many.")
+@click.option("--limit", type=LIMIT, default=100, show_default=True, help="The last so many.")
 @shared()
 @pass_given
 def ledger(given: Given, job_id: int | None, limit: int) -> None:

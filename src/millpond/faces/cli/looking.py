@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.faces.cli import completion, terminal
-from millpond.faces.cli.given import ID, Given, pass_given, shared
+from millpond.faces.cli.given import ID, LIMIT, Given, pass_given, shared
 from millpond.rules.times import age_words, show_ms
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ WORK_CHARS = 40
 @click.argument(
     "filter_words", metavar="[FILTER]", nargs=-1, type=click.UNPROCESSED, shell_complete=completion.filter_words
 )
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+@click.option("--limit", type=LIMIT, default=100, show_default=True, help="At most so many.")
 @shared()
 @pass_given
 def jobs(given: Given, filter_words: tuple[str, ...], limit: int) -> None:

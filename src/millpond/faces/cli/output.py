@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import secrets
+import stat
 import sys
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -30,27 +32,54 @@ def to(path: Path | None, form: Form = "t") -> AbstractContextManager[Any]:
 def whole(path: Path, form: Form = "t") -> Generator[IO[Any]]:
     """A file that appears whole or not at all: written beside it, made durable, renamed over it.
 
-    What is no regular file (a pipe, a device) is written to as it stands. Raises QueueUnavailable naming the file.
+    A file that is there already leaves it its permissions. What is no regular file (a pipe, a device) is written to as
+    it stands. Raises QueueUnavailable naming the file.
     """
     target = Path(os.path.realpath(path))
     text: dict[str, Any] = {"encoding": "utf-8", "newline": ""} if form == "t" else {}
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         if target.exists() and not target.is_file():
             with target.open(f"w{form}", **text) as file:
                 yield file
             return
+        # A name of its own: process ids are the same in several containers, and after a crash.
+        part = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}.part")
+        _parts.add(part)
         try:
-            with beside.open(f"x{form}", **text) as file:
+            with os.fdopen(_open_like(target, part), f"w{form}", **text) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            beside.replace(target)
+            part.replace(target)
         finally:
-            beside.unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
+            _parts.discard(part)
     except OSError as problem:
         words = problem.strerror or str(problem)
         raise QueueUnavailable(f"{path}: cannot be written ({words}); name another file with -o") from problem
+
+
+_parts: set[Path] = set()
+"""Files that are being written."""
+
+
+def remove_parts() -> None:
+    """Remove every file that is not whole yet, for a program that ends where it stands."""
+    for part in _parts:
+        with suppress(OSError):
+            part.unlink()
+
+
+def _open_like(target: Path, part: Path) -> int:
+    """Open a new file with the permissions of the one that it will replace, if that is there, from its first moment."""
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+    try:
+        mode = stat.S_IMODE(target.stat().st_mode)
+    except FileNotFoundError:
+        return os.open(part, flags, 0o666)
+    descriptor = os.open(part, flags, 0o600)
+    os.fchmod(descriptor, mode)
+    return descriptor
 
 
 @contextmanager

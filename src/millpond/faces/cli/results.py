@@ -13,7 +13,8 @@ import click
 from millpond.faces.cli import terminal
 from millpond.faces.cli.completion import submission_names
 from millpond.faces.cli.given import Given, pass_given, shared
-from millpond.faces.cli.output import is_file, to, whole
+from millpond.faces.cli.output import is_file, remove_parts, to, whole
+from millpond.faces.cli.signals import ended_by_signals
 from millpond.report.words import counted
 from millpond.rules import lifecycle
 from millpond.rules.errors import UsageError
@@ -59,14 +60,14 @@ def results(
     """Answers of a submission (its name, or its number), or of all, in the order in which they were asked.
 
     Tokens and cost stand only on the request that paid. In CSV and Parquet the carried columns stand first, under their
-    own names, then the properties of answers that were asked with a schema.
+    own names, then the properties of answers that were asked with a schema. Exit 130 or 143 after a signal.
     As openai-batch, a submission's answers are an output file, and what failed or was cancelled an error file.
     """
     _check_batch(format_, submission, failed=failed, since=since, output=output, errors=errors)
     kind = format_ or _format_of(output)
     if kind == "parquet" and not is_file(output):
         raise UsageError("--format parquet: found no -o FILE, wanted one; Parquet is no text, and is read from its end")
-    with given.look() as queue:
+    with given.look() as queue, ended_by_signals(remove_parts):
         if kind == BATCH:
             assert submission is not None, "checked above"
             _write_batch(given, queue, submission, failed, output, errors)

@@ -25,22 +25,38 @@ def hear(tell: Callable[[int], object]) -> None:
 
 
 @contextmanager
-def ended_from_outside() -> Generator[None]:
-    """For a verb that only waits or shows: SIGINT (exit 130), SIGTERM (143) and a closed pipe end the program inside.
+def ended_by_signals(first: Callable[[], object] = lambda: None) -> Generator[None]:
+    """For a verb that only looks: SIGINT (exit 130) and SIGTERM (143) end the program inside, once `first` was done.
 
     They end it where it stands: it has nothing to write down, and an exception out of a signal may meet any line of any
-    lock. A closed pipe is noticed at once, not with the next line that is written to it, which may be hours away. Only
-    the main thread may enter.
+    lock. Only the main thread may enter.
     """
-    is_over = threading.Event()
-    before = {number: signal.signal(number, lambda n, _: leave_now(exit_code_of(n))) for number in HEARD}
-    _leave_when_unread(is_over)
+
+    def leave(number: int, _: object) -> None:
+        first()
+        leave_now(exit_code_of(number))
+
+    before = {number: signal.signal(number, leave) for number in HEARD}
     try:
         yield
     finally:
-        is_over.set()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def ended_from_outside() -> Generator[None]:
+    """For a verb that waits or shows as it happens: signals end the program inside, and so does a closed pipe.
+
+    That is noticed at once, not with the next line that is written to it, which may be hours away.
+    """
+    is_over = threading.Event()
+    _leave_when_unread(is_over)
+    try:
+        with ended_by_signals():
+            yield
+    finally:
+        is_over.set()
 
 
 def _leave_when_unread(is_over: threading.Event) -> None:

@@ -9,7 +9,7 @@ import click
 
 from millpond.faces.cli import terminal
 from millpond.faces.cli.completion import submission_names
-from millpond.faces.cli.given import Given, pass_given, shared
+from millpond.faces.cli.given import LIMIT, Given, pass_given, shared
 from millpond.faces.cli.signals import ended_from_outside
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ NAME = click.argument("name", metavar="[SUBMISSION]", required=False, shell_comp
 
 @click.command()
 @NAME
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
+@click.option("--limit", type=LIMIT, default=20, show_default=True, help="At most so many.")
 @shared()
 @pass_given
 def submissions(given: Given, name: str | None, limit: int) -> None:

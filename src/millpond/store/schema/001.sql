@@ -216,14 +216,15 @@ GROUP BY job_id;
 CREATE VIEW v_job AS
 SELECT j.*,
   (SELECT sum(t.cost) FROM attempt t WHERE t.job_id = j.id) AS cost,
+  (SELECT max(t.cost_is_estimate) FROM attempt t WHERE t.job_id = j.id) AS cost_is_estimate,
   (SELECT count(*) FROM attempt t WHERE t.job_id = j.id AND t.cost IS NULL
      AND (t.outcome IS NULL OR t.outcome IN ('ok', 'unusable', 'ambiguous'))) AS unpriced
 FROM job j;
 
 CREATE VIEW v_result AS
 SELECT r.id AS request_id, r.submission_id, r.job_id, r.custom_id, r.position, r.carried, r.disposition,
-  r.withdrawn_ms, j.state, j.reason, j.settled_ms, j.cost, j.unpriced, b.body, t.lane, t.model, t.tokens_in,
-  t.tokens_out, t.job_id AS answered_by_job
+  r.withdrawn_ms, j.state, j.reason, j.settled_ms, j.cost, j.cost_is_estimate, j.unpriced, b.body, t.lane, t.model,
+  t.tokens_in, t.tokens_out, t.job_id AS answered_by_job
 FROM request r
 JOIN v_job j ON j.id = r.job_id
 LEFT JOIN artifact a ON a.id = j.artifact_id

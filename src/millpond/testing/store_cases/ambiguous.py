@@ -240,3 +240,18 @@ def whatever_ends_an_attempt_wakes_the_held_job_of_its_key(scene: Scene) -> None
     assert scene.state(second) == "waiting/held"
     scene.settle(uid, "retryable", lease=first)
     assert scene.state(second) == "ready"
+
+
+def a_result_says_whether_its_cost_holds_an_estimate(scene: Scene) -> None:
+    lease, uid = scene.in_flight("k")
+    scene.settle(uid, "ambiguous", RELEASE, lease=lease)
+    scene.store.resolve(uid, "pin", worst=Cost(Decimal(9), "stated"))
+    again = scene.take(lease.job_id)
+    scene.settle(scene.send(again), "an answer", lease=again, cost=Decimal(1))
+    joined = scene.ask("k").request_id
+    [first, other] = scene.store.results()
+    assert (first.cost, first.cost_is_estimate) == (Decimal(10), True)
+    assert (other.request_id, other.cost, other.cost_is_estimate) == (joined, None, False)
+    scene.settle(uid, "late", cost=Decimal(2))
+    first = next(iter(scene.store.results()))
+    assert (first.cost, first.cost_is_estimate) == (Decimal(3), False)
