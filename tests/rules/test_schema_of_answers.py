@@ -129,6 +129,8 @@ def test_no_answer_is_judged_for_long(data: Any, schema: dict[str, Any], words: 
         ({"x1": 1, "b": 2}, {"patternProperties": {"^x": {}}, "additionalProperties": {"type": "integer"}}, True),
         ({"b": "2"}, {"additionalProperties": {"type": "integer"}}, False),
         ({}, {"additionalProperties": False}, True),
+        ({"a": 1}, {"properties": {"a": {}}, "additionalProperties": False}, True),
+        ({"a": 1, "b": 2}, {"properties": {"a": {}}, "additionalProperties": False}, False),
         ([1, True, 0, False, "1", [1], [True], None], {"uniqueItems": True}, True),
         ([1, 1.0], {"uniqueItems": True}, False),
         ([{"a": 1, "b": [2]}, {"b": [2], "a": 1}], {"uniqueItems": True}, False),
