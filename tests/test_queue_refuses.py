@@ -31,6 +31,8 @@ CALLS: dict[str, Callable[[Queue], Any]] = {
     "job: found a Receipt": lambda queue: queue.cancel(queue.enqueue("a")),  # type: ignore[arg-type]
     "job: found a Job": lambda queue: queue.retry([queue.job(1)]),  # type: ignore[list-item]
     "job: found a NoneType": lambda queue: queue.retry(None),  # type: ignore[arg-type]
+    "max_jobs: found 1.5": lambda queue: queue.drain(max_jobs=1.5),  # type: ignore[arg-type]
+    "max_iters: found 0": lambda queue: queue.drain(max_iters=0),
     "cursor '99'": lambda queue: queue.feed("99"),
     "cursor 'soon'": lambda queue: queue.feed("soon"),
 }

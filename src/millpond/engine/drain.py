@@ -22,6 +22,7 @@ from millpond.report.summary import Reason, Summary
 from millpond.rules.admission import LaneLoad, room
 from millpond.rules.effects import UNROUTED
 from millpond.rules.errors import MillpondError, QueueUnavailable
+from millpond.rules.numbers import whole_number
 from millpond.rules.policy import Policy
 from millpond.rules.router import lanes_for, route_work
 from millpond.store import lease as leasing
@@ -63,6 +64,12 @@ class Until:
     daemon: bool = False
     max_jobs: int | None = None
     max_iters: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for a number of jobs or rounds that is none."""
+        for name in ("max_jobs", "max_iters"):
+            if getattr(self, name) is not None:
+                whole_number(getattr(self, name), name)
 
 
 class Drainer:
