@@ -216,10 +216,17 @@ def test_a_value_of_no_use_is_unusable_because_the_work_was_done(value: Any) -> 
 
 @pytest.mark.parametrize("data", [float("inf"), {"a": [float("nan")]}, {"a": Decimal(1)}])
 def test_a_reply_whose_data_is_no_json_is_unusable_and_keeps_its_usage(data: Any) -> None:
-    evidence = returning(Reply("said", data=data, usage=Usage(3, 4)))
-    assert evidence.reply == Reply("said", finish_reason=None, usage=Usage(3, 4))
+    evidence = returning(Reply(data=data, usage=Usage(3, 4)))
+    assert evidence.reply == Reply(usage=Usage(3, 4))
     assert evidence.schema_error.startswith("its data is no JSON")
     assert classify(evidence).code == "bad_output"
+    asked = returning(Reply("said", data=data, usage=Usage(3, 4)), Prompt("x", schema={"type": "number"}))
+    assert (asked.reply, classify(asked).code) == (Reply("said", usage=Usage(3, 4)), "bad_output")
+
+
+def test_a_text_is_an_answer_whatever_stands_beside_it_in_data() -> None:
+    evidence = returning(Reply("said", data=float("inf")))
+    assert (classify(evidence).outcome, evidence.reply) == ("ok", Reply("said", data=float("inf")))
 
 
 def test_an_empty_text_has_no_content() -> None:

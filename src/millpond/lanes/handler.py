@@ -49,7 +49,9 @@ def returned(value: Any, work: Any) -> Evidence:
         found = "None" if value is None else type(value).__name__
         words = f"the callable returned {found}, wanted text, JSON-able data or a Reply"
         return Evidence(said="unusable", code="bad_output", message=words, terminal=True)
-    schema_error = _no_json(reply.data)
+    has_schema = isinstance(work, Prompt) and work.schema is not None
+    # Where a text is the answer, what stands beside it in data takes nothing from it: it is stored as near as can be.
+    schema_error = _no_json(reply.data) if has_schema or not reply.text.strip() else ""
     if schema_error:
         reply = dataclasses.replace(reply, data=None)
     elif isinstance(work, Prompt) and work.schema is not None and (reply.data is not None or reply.text.strip()):
@@ -62,7 +64,7 @@ def returned(value: Any, work: Any) -> Evidence:
     return Evidence(
         terminal=True,
         body_bytes=len(reply.text.encode(errors="replace")),
-        has_content=bool(reply.text.strip()) or reply.data is not None or reply.finish_reason in _CALLS,
+        has_content=bool(reply.text.strip() or schema_error) or reply.data is not None or reply.finish_reason in _CALLS,
         finish_reason=reply.finish_reason or "stop",
         schema_error=schema_error,
         reply=reply,
