@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from millpond.lazily import names
 
 if TYPE_CHECKING:
     from millpond.async_queue import AsyncQueue
@@ -49,8 +50,7 @@ if TYPE_CHECKING:
     )
     from millpond.rules.policy import Policy
     from millpond.tables import results_table
-
-    __version__: str
+    from millpond.version import __version__ as __version__
 
 __all__ = [
     "Ambiguous",
@@ -94,37 +94,23 @@ __all__ = [
     "results_table",
 ]
 
-_ROOMS = {
-    "millpond.async_queue": "AsyncQueue",
-    "millpond.batchfile": "batch_lines",
-    "millpond.queue": "Queue",
-    "millpond.report.estimate": "Estimate",
-    "millpond.report.report": "Report",
-    "millpond.report.status": "Status",
-    "millpond.report.summary": "Summary",
-    "millpond.rows": "read",
-    "millpond.rules.errors": "Ambiguous BudgetClosed KeyConflict LeaseLost LockHeld MillpondError MissingKey Permanent"
-    " QueueBusy QueueUnavailable Retryable Saturated SchemaTooNew SettingsError Undeliverable UnknownLane UsageError",
-    "millpond.rules.job": "Attempt BulkReport Event Image Job Lease Prompt Receipt Reply Request Result Submission",
-    "millpond.rules.policy": "Policy",
-    "millpond.tables": "results_table",
-}
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name from its room, or the version from the installed package."""
-    if name == "__version__":
-        from importlib.metadata import version
-
-        value: Any = version("millpond")
-    elif name in _ROOM_OF:
-        value = getattr(import_module(_ROOM_OF[name]), name)
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+__getattr__, __dir__ = names(
+    __name__,
+    {
+        "async_queue": "AsyncQueue",
+        "batchfile": "batch_lines",
+        "queue": "Queue",
+        "report.estimate": "Estimate",
+        "report.report": "Report",
+        "report.status": "Status",
+        "report.summary": "Summary",
+        "rows": "read",
+        "rules.errors": "Ambiguous BudgetClosed KeyConflict LeaseLost LockHeld MillpondError MissingKey Permanent "
+        "QueueBusy QueueUnavailable Retryable Saturated SchemaTooNew SettingsError Undeliverable UnknownLane "
+        "UsageError",
+        "rules.job": "Attempt BulkReport Event Image Job Lease Prompt Receipt Reply Request Result Submission",
+        "rules.policy": "Policy",
+        "tables": "results_table",
+        "version": "__version__",
+    },
+)

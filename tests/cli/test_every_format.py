@@ -210,7 +210,7 @@ def test_two_that_write_one_file_with_the_same_process_id_do_not_meet(
 def test_a_signal_leaves_no_part_of_a_file(drained: Mill, number: signal.Signals, code: int) -> None:
     drained.file("out.csv", "before")
     # The last step before the file is whole: there the program waits for the signal.
-    slow = "import os, time\nos.fsync = lambda _: (print('written', flush=True), time.sleep(60))\n"
+    slow = "import os, signal\nos.fsync = lambda _: (print('written', flush=True), signal.pause())\n"
     go = "from millpond.faces.cli import main\nmain()\n"
     with subprocess.Popen(
         [sys.executable, "-c", slow + go, "results", "-o", "out.csv"],

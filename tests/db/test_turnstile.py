@@ -122,7 +122,7 @@ def test_the_file_is_private_and_a_folder_that_forbids_it_is_named(file: Path, t
 def test_a_killed_owner_lets_the_next_in_though_its_forked_child_lives(file: Path):
     owner = start_script(
         """
-import os, sys, time
+import os, signal, sys
 from pathlib import Path
 from millpond.db.turnstile import Turnstile
 turnstile = Turnstile(Path(sys.argv[1])); turnstile.enter(1000)
@@ -130,8 +130,8 @@ go, told = os.pipe()
 child = os.fork()
 if child == 0:
     print(os.getpid(), flush=True)
-    time.sleep(600)
-time.sleep(600)
+    signal.pause()
+signal.pause()
 """,
         file,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import threading
-import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,31 @@ from millpond.db.sqlite import SqliteDatabase
 from millpond.rules.errors import QueueBusy, QueueUnavailable
 
 
+class Line(deque[Any]):
+    """The line of a database's callers, that tells of each who comes to stand in it."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        super().__init__()
+        self._came = threading.Condition()
+        database._writer._line = self
+
+    def append(self, slot: Any) -> None:
+        with self._came:
+            super().append(slot)
+            self._came.notify_all()
+
+    def reaches(self, length: int) -> None:
+        """Wait until so many stand in it."""
+        with self._came:
+            assert self._came.wait_for(lambda: len(self) >= length, 30), "nobody comes to stand in line"
+
+
 class Company:
     """A transaction held open in one thread, so that callers line up behind it until `let_go`."""
 
     def __init__(self, database: SqliteDatabase, *, full: bool = True, more: int = 0) -> None:
         self._database = database
+        self.line = Line(database)
         self._more = [self._nothing] * more
         self._inside, self._leave = threading.Event(), threading.Event()
         self.outcomes: dict[str, Any] = {}
@@ -39,7 +59,7 @@ class Company:
 
     def start(self, name: str, operation: Callable[[Any], Any], *, full: bool = True) -> None:
         """Write in a new thread, and wait until it stands in line."""
-        waiting = len(self._database._writer._line)
+        waiting = len(self.line)
 
         def run() -> None:
             try:
@@ -52,8 +72,8 @@ class Company:
         thread = threading.Thread(target=run, daemon=True)
         self._threads.append(thread)
         thread.start()
-        while name != "holder" and len(self._database._writer._line) == waiting:
-            time.sleep(0)
+        if name != "holder":
+            self.line.reaches(waiting + 1)
 
     def let_go(self) -> dict[str, Any]:
         self._leave.set()
@@ -199,13 +219,13 @@ def test_one_who_comes_late_and_wants_more_waits_for_the_next_commit(path: Path,
         leave.wait()
 
     del trace[:]
+    line = Line(database)
     first = threading.Thread(target=database.write, args=[weak], kwargs={"full": False})
     first.start()
     inside.wait()
     second = threading.Thread(target=database.write, args=[add("strong")])
     second.start()
-    while not database._writer._line:
-        time.sleep(0)
+    line.reaches(1)
     leave.set()
     first.join()
     second.join()
@@ -433,6 +453,7 @@ def test_an_interrupted_operation_is_undone_and_hangs_nobody(database: SqliteDat
     """The main thread is interrupted in the middle of its operation while others stand in line."""
     company: list[threading.Thread] = []
     done: list[int] = []
+    line = Line(database)
 
     def interrupted(transaction: Any) -> None:
         transaction.all("add", body="undone")
@@ -440,8 +461,7 @@ def test_an_interrupted_operation_is_undone_and_hangs_nobody(database: SqliteDat
             thread = threading.Thread(target=lambda number=number: done.append(database.write(add(str(number)))))
             thread.start()
             company.append(thread)
-        while len(database._writer._line) < 5:
-            time.sleep(0)
+        line.reaches(5)
         signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
@@ -470,10 +490,10 @@ def test_the_main_thread_commits_nobodys_work_but_its_own(database: SqliteDataba
     def mine(transaction: Any) -> None:
         threads.append(threading.Thread(target=database.write, args=[note("theirs")]))
         threads[0].start()
-        while len(database._writer._line) < 2:
-            time.sleep(0)
+        line.reaches(2)
 
     threads: list[threading.Thread] = []
+    line = Line(database)
     database.write(mine)
     threads[0].join()
     assert ran_on["theirs"] != threading.get_ident()
@@ -482,21 +502,18 @@ def test_the_main_thread_commits_nobodys_work_but_its_own(database: SqliteDataba
 def test_an_interrupt_while_waiting_withdraws_what_was_not_begun(database: SqliteDatabase):
     company = Company(database)
 
-    armed = threading.Event()
-    armed.set()
+    interrupted = threading.Event()
 
     def interrupt(*_: object) -> None:
-        if armed.is_set():
-            armed.clear()
+        if not interrupted.is_set():
+            interrupted.set()
             raise KeyboardInterrupt
 
     def later() -> None:
-        while not database._writer._line:
-            time.sleep(0)
+        company.line.reaches(1)
         # Again and again: a signal that comes just before the thread blocks on a lock does not wake it.
-        while armed.is_set():
+        while not interrupted.wait(0.01):
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-            time.sleep(0.01)
 
     thread = threading.Thread(target=later)
     before = signal.signal(signal.SIGUSR1, interrupt)

@@ -105,7 +105,7 @@ def test_a_handlers_own_timeout_still_ends_what_it_awaits(queue: Queue) -> None:
     async def answer(work: Prompt) -> str:
         try:
             async with asyncio.timeout(0.01):
-                await asyncio.sleep(60)
+                await never()
         except TimeoutError:
             return "gave up waiting"
         return ""
@@ -124,7 +124,7 @@ def test_a_task_that_cancels_all_others_loses_no_reply(queue: Queue, home: Path)
         async def answer(work: Prompt) -> str:
             if work.task == "b":
                 slow.set()
-                await asyncio.sleep(60)
+                await never()
             await slow.wait()
             returned.set()
             return "reply"
@@ -296,7 +296,7 @@ async def refuse() -> None:
 
 
 async def never() -> None:
-    await asyncio.sleep(3600)
+    await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize(("closes", "words"), [(refuse, "OSError: no such connection"), (never, "did not close")])

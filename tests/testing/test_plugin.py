@@ -180,7 +180,7 @@ import sys
 
 def test_nothing_of_millpond_is_loaded_by_its_plugin():
     ours = {name for name in sys.modules if name.partition(".")[0] == "millpond"}
-    assert ours == {"millpond", "millpond.testing", "millpond.testing.plugin"}
+    assert ours == {"millpond", "millpond.lazily", "millpond.testing", "millpond.testing.plugin"}
     assert not sys.modules.keys() & {"apsw", "pydantic", "httpx2", "asyncio", "hypothesis", "click", "yaml", "rich"}
 """
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from millpond.lazily import names
 
 if TYPE_CHECKING:
     from millpond.lanes.build import build_lane, build_lanes
@@ -25,23 +26,13 @@ __all__ = [
 ]
 
 # Loaded when first asked for: a callable lane must not cost the import of an HTTP client.
-_ROOM_OF = {
-    "Call": "lane",
-    "CallableLane": "callable",
-    "ChatLane": "chat",
-    "CommandLane": "command",
-    "Lane": "lane",
-    "LaneFactory": "lane",
-    "PythonLane": "callable",
-    "build_lane": "build",
-    "build_lanes": "build",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name from its module."""
-    if name not in _ROOM_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = names(
+    __name__,
+    {
+        "build": "build_lane build_lanes",
+        "callable": "CallableLane PythonLane",
+        "chat": "ChatLane",
+        "command": "CommandLane",
+        "lane": "Call Lane LaneFactory",
+    },
+)

@@ -10,8 +10,9 @@ simulate(17)                                        # the real rules and store; 
 Names are loaded when they are first asked for: pytest loads `millpond.testing.plugin` wherever Millpond is installed.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from millpond.lazily import names
 
 if TYPE_CHECKING:
     from millpond.testing.beside_a_model import store_machine
@@ -40,30 +41,14 @@ __all__ = [
     "store_machine",
 ]
 
-_ROOM_OF = {
-    "LANE_CASES": "lane_suite",
-    "STORE_CASES": "store_suite",
-    "FakeClock": "clock",
-    "Fault": "lane_suite",
-    "Held": "scripted_lane",
-    "MakeLane": "lane_suite",
-    "MakeStore": "store_suite",
-    "PromiseBroken": "simulation",
-    "ScriptedLane": "scripted_lane",
-    "evidence_of": "scripted_lane",
-    "exercise_lane": "lane_suite",
-    "exercise_store": "store_suite",
-    "run_lane_case": "lane_suite",
-    "run_store_case": "store_suite",
-    "simulate": "simulation",
-    "store_machine": "beside_a_model",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name from its module."""
-    if name not in _ROOM_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = names(
+    __name__,
+    {
+        "beside_a_model": "store_machine",
+        "clock": "FakeClock",
+        "lane_suite": "LANE_CASES Fault MakeLane exercise_lane run_lane_case",
+        "scripted_lane": "Held ScriptedLane evidence_of",
+        "simulation": "PromiseBroken simulate",
+        "store_suite": "STORE_CASES MakeStore exercise_store run_store_case",
+    },
+)

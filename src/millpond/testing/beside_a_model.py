@@ -6,7 +6,7 @@ Needs hypothesis, which Millpond itself does not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -40,25 +40,18 @@ def store_machine(make_store: MakeStore) -> type[BesideAModel]:
     """
     refuse_without_assertions()
 
-    class OfThisStore(BesideAModel):
-        @staticmethod
-        def make_store(now_ms: Callable[[], int]) -> Store:
-            return make_store(now_ms)
-
-    return OfThisStore
+    return type("OfThisStore", (BesideAModel,), {"make_store": staticmethod(make_store)})
 
 
 class BesideAModel(RuleBasedStateMachine):
     """Does the same to a store and to the model. A rule is a verb, an invariant what must then hold of both."""
 
-    @staticmethod
-    def make_store(now_ms: Callable[[], int]) -> Store:
-        """A new, empty store; `store_machine` says which."""
-        raise NotImplementedError("run what store_machine(make_store) returns")
+    make_store: ClassVar[Callable[[Callable[[], int]], Store]]
+    """Makes a new, empty store; `store_machine` says which."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.scene = Scene(self.make_store)
+        self.scene = Scene(type(self).make_store)
         self.store, self.model = self.scene.store, Model()
         self.owners = [self.scene.worker, self.scene.owner("w1")]
         self.leases: list[Lease] = []
