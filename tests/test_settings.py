@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -453,11 +455,25 @@ def test_a_file_in_the_place_of_the_home_is_refused(tmp_path: Path) -> None:
             make_home(path)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_home_that_may_not_be_made_lacks_a_permission(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(MissingKey, match="may not be written"):
-        make_home(tmp_path / "h")
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Root may write everywhere; as root, be somebody else for a while."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65_534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_home_that_may_not_be_made_lacks_a_permission() -> None:
+    with TemporaryDirectory() as folder:  # not pytest's own, into which nobody else may look
+        Path(folder).chmod(0o555)
+        with nobody(), pytest.raises(MissingKey, match="may not be written"):
+            make_home(Path(folder) / "h")
+        Path(folder).chmod(0o700)
 
 
 # --- faults ----------------------------------------------------------------------------------------------------------
