@@ -105,6 +105,13 @@ def test_permanent_crosses_only_where_the_lane_pins_on_it() -> None:
     assert isinstance(next_lane(tried("permanent", lane="best"), policy, ORDER), Exhausted)
 
 
+def test_after_a_call_that_was_decided_as_fail_there_is_no_other() -> None:
+    """Also for who reads it later: the decision is written before the job's end, and a process may die between."""
+    given_up = Exhausted("ambiguous: outcome unknown, and the policy does not pay again")
+    assert next_lane(tried("ambiguous:fail"), POLICY, ORDER) == given_up
+    assert next_lane(tried("ambiguous:fail", lane="gone"), POLICY, ORDER) == given_up
+
+
 def test_without_a_lane_the_work_is_unfit() -> None:
     assert next_lane([], POLICY, ()) == Exhausted("unfit: no configured lane can serve this work")
 

@@ -341,11 +341,26 @@ def record_heeds_an_answer_that_nobody_told_it_of(world: World) -> None:
     assert flight.uid == "", f"call {flight.uid} was recorded for key k, which has its answer in force"
 
 
+def who_dies_when_policy_has_given_a_call_up_pays_no_second_time(world: World) -> None:
+    """Found by a real SIGKILL: the decision was written, the job's end was not, and the next drainer asked again."""
+    worker, *_ = world.drainers
+    world.plans += [Plan("lost", 2_000), OK]
+    finish(world, take(world, worker, job := ask(world)))
+    worker.land()
+    while not world.lease(worker, 8):
+        world.pass_time((world.next_ms() or 0) - world.clock())
+    until(world, worker.flights[0], steps.Give)
+    world.crash(worker)
+    world.calm()
+    assert state(world, job) == "failed"
+
+
 HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
     one.__name__: (one, policy)
     for one, policy in [
         (a_job_that_is_due_within_a_hold_pays_no_second_time, two_lanes()),
         (a_lease_that_is_over_records_nothing, two_lanes()),
+        (who_dies_when_policy_has_given_a_call_up_pays_no_second_time, two_lanes("fail")),
         (a_lease_that_is_over_fails_nothing, two_lanes()),
         (a_reply_older_than_the_fresh_wish_answers_nothing, two_lanes()),
         (a_reply_of_other_work_answers_nothing, two_lanes()),

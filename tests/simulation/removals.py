@@ -235,5 +235,10 @@ REMOVALS: dict[str, Removal] = {
             "A submission takes back only what it withdrew",
             without_sql(("take_back_requests", "OR :ids IS NULL", "OR 1")),
         ),
+        Removal(
+            "After a call that was decided as `fail` there is no other",
+            without_sql(("history", "outcome, resolution,", "outcome, nullif(resolution, 'fail') AS resolution,")),
+            "who_dies_when_policy_has_given_a_call_up_pays_no_second_time",
+        ),
     ]
 }

@@ -67,9 +67,7 @@ def approach(lease: Lease, policy: Policy, order: Sequence[str]) -> Generator[Ef
         yield Give(Then("ask"))
         return None
     step = next_lane(tried, policy, order)
-    if "fail" in choices:
-        step = Exhausted("ambiguous: outcome unknown, and the policy does not pay again")
-    elif facts.attempts_made >= policy.max_attempts_per_job + facts.attempts_granted:
+    if facts.attempts_made >= policy.max_attempts_per_job + facts.attempts_granted:
         step = Exhausted(f"attempts: lifetime cap of {facts.attempts_made} attempts reached")
     for one, choice in zip(undecided, choices, strict=True):  # nothing is paid again for a job that fails
         yield Resolve(one.uid, one.lane, "fail" if isinstance(step, Exhausted) else choice)

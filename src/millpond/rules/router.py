@@ -147,7 +147,8 @@ def next_lane(history: Sequence[Tried], policy: Policy, order: Sequence[str], st
     """Walk the order by what was tried, oldest first, from `start` on.
 
     retryable and `same` stay within the lane's max_attempts; a pin, unfit or a spent lane goes one further; permanent
-    ends it unless the lane pins on permanent; unusable has its own budget over all lanes. A lane that is absent from
+    ends it unless the lane pins on permanent; unusable has its own budget over all lanes. After a call that was decided
+    as `fail` there is no other. A lane that is absent from
     this drain is passed over where one further on is there, and waited for where none is.
     """
     if not order:
@@ -178,6 +179,8 @@ def next_lane(history: Sequence[Tried], policy: Policy, order: Sequence[str], st
             at, tries = at + 1, 0
         elif spent or one.outcome == "permanent":
             return Exhausted(f"{one.code or one.outcome}: lanes exhausted, last {one.lane} after {tries} attempts")
+    if any(one.resolution == "fail" for one in history):  # also where a process died between deciding and giving up
+        return Exhausted("ambiguous: outcome unknown, and the policy does not pay again")
     there = next((name for name in order[at:] if name not in policy.absent), order[at])
     return Step(there, tries if there == order[at] else 0)
 

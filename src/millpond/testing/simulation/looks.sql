@@ -2,7 +2,7 @@
 
 -- name: jobs
 SELECT id, idempotency_key, fingerprint, state, live, wait_reason, not_before_ms, next_lane, lease_no, lease_owner,
-  attempts_made, attempts_granted, leases_lost, requests, artifact_id, settled_by
+  attempts_made, attempts_granted, leases_lost, floor_seq, requests, artifact_id, settled_by
 FROM job ORDER BY id
 
 -- name: requests

@@ -123,8 +123,9 @@ class Witness:
     def recorded(self, uid: str, lease: Lease, now_ms: int) -> None:
         """A ledger row was acknowledged, and its call may leave at once.
 
-        Only under the job's present lease, never for a key that has its answer, and never while an earlier call of the
-        key may still speak: one whose owner lives, and whose hold, if it has one, is not over.
+        Only under the job's present lease, never for a key that has its answer, never after policy said that the job's
+        last call is not paid again, and never while an earlier call of the key may still speak: one whose owner lives,
+        and whose hold, if it has one, is not over.
         """
         job, key = self.seen.jobs[lease.job_id], lease.idempotency_key
         if (job.state, job.lease_no) != ("leased", lease.lease_no):
@@ -135,6 +136,8 @@ class Witness:
             is_heard = row.uid not in self._delivered and now_ms < self._held_until.get(row.uid, now_ms + 1)
             if row.idempotency_key == key and is_heard and row.owner in self.seen.living:
                 raise PromiseBroken(f"call {uid} was recorded while {row.uid} of key {key} is listened to")
+            if row.idempotency_key == key and row.resolution == "fail" and row.seq > job.floor_seq:
+                raise PromiseBroken(f"call {uid} was recorded though {row.uid} is not to be paid for again")
         self.numbers[uid] = len(self.numbers) + 1
 
     def sent(self, call: Call) -> None:

@@ -1,0 +1,281 @@
+"""SIGKILL between every two steps: a real process stands still there, is killed from outside, and the next one goes on.
+
+What the lane saw is read from the lane. Only where a call had begun and its reply was not yet written down may it see a
+second one; that is then said, never hidden.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mill import Home
+
+from millpond import Queue
+from millpond.drill.faultlane import FaultLane
+from millpond.testing.promises import check_promises
+
+STANDS = """
+import asyncio, importlib, signal, sys
+room, name, key, side, times = sys.argv[1:6]
+sys.argv = ["millpond", *sys.argv[6:]]
+place = importlib.import_module(room)
+for part in name.split(".")[:-1]:
+    place = getattr(place, part)
+name = name.split(".")[-1]
+table = getattr(place, name) if key else None
+key = key and getattr(importlib.import_module("millpond.rules.effects"), key)
+do = table[key] if key else getattr(place, name)
+met = 0
+
+def is_here():
+    global met
+    met += 1
+    return met == int(times)
+
+def here():
+    print("here", file=sys.stderr, flush=True)
+
+async def stand_in_the_loop(*given, **named):
+    if side == "before" and is_here():
+        here()
+        await asyncio.Event().wait()
+    answer = await do(*given, **named)
+    if side == "after" and is_here():
+        here()
+        await asyncio.Event().wait()
+    return answer
+
+def stand(*given, **named):
+    if side == "before" and is_here():
+        here()
+        signal.pause()
+    answer = do(*given, **named)
+    if side == "after" and is_here():
+        here()
+        signal.pause()
+    return answer
+
+if key:
+    table[key] = stand_in_the_loop
+else:
+    setattr(place, name, stand)
+from millpond.faces.cli import main
+main()
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a program stands still: before or after the `times`-th call of something that it does."""
+
+    room: str
+    name: str
+    side: str
+    key: str = ""
+    times: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.side}-{self.key or self.name.rpartition('.')[2]}"
+
+
+def of_a_journey(effect: str, side: str) -> Step:
+    return Step("millpond.engine.perform", "_PERFORM", side, effect)
+
+
+def killed(home: Home, step: Step, *words: str) -> str:
+    """Run `millpond WORDS…` until it stands at that step, and kill it there. What it had printed."""
+    where = (step.room, step.name, step.key, step.side, str(step.times))
+    with subprocess.Popen(
+        [sys.executable, "-c", STANDS, *where, *words],
+        cwd=home.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stderr is not None
+        said: list[str] = []
+        while (line := process.stderr.readline()) and line != "here\n":
+            said.append(line)
+        assert line == "here\n", f"it never came to {step}:\n{''.join(said)}"
+        process.kill()
+        out, _ = process.communicate(timeout=60)
+        assert process.returncode == -9
+    return out
+
+
+def mended(home: Home) -> Queue:
+    """The queue after its drain has gone on to the end, with every promise kept."""
+    home.run("drain", "--until-empty")
+    queue = Queue.open(home.home)
+    check_promises(queue.store)
+    assert queue.store.miscounted() == {}
+    assert queue.store.living_owners() == []
+    return queue
+
+
+def lane(fault: FaultLane, **more: Any) -> dict[str, Any]:
+    paid = {"kind": "chat", "base_url": fault.base_url, "model": "fault-1", "price": {"call_usd": 0.01}}
+    return {"lanes": {"paid": {**paid, "max_attempts": 4, "after_hold": "same", **more}}, "backoff": {"first_s": 0.05}}
+
+
+BEFORE_THE_ROW = [of_a_journey("Admit", "before"), of_a_journey("Admit", "after"), of_a_journey("Record", "before")]
+NOTHING_LEFT = [of_a_journey("Record", "after"), of_a_journey("Call", "before")]
+REPLY_IN_HAND = [of_a_journey("Call", "after"), of_a_journey("Settle", "before")]
+IS_WRITTEN = [of_a_journey("Settle", "after")]
+
+
+@pytest.mark.parametrize("step", [*BEFORE_THE_ROW, *NOTHING_LEFT, *REPLY_IN_HAND, *IS_WRITTEN], ids=str)
+def test_a_drainer_that_is_killed_at_any_step_loses_no_job_and_hides_no_call(tmp_path: Path, step: Step) -> None:
+    with FaultLane() as fault:
+        home = Home(tmp_path, **lane(fault))
+        (tmp_path / "asked.txt").write_text("Is a duck a bird?\nIs a newt a fish?\n")
+        home.run("enqueue", "asked.txt")
+        killed(home, step, "drain")
+        with mended(home) as queue:
+            assert queue.counts()["done"] == 2
+            assert sorted(result.position for result in queue.results("asked.txt")) == [0, 1]
+            ledger = list(queue.ledger())
+            unknown = [row for row in ledger if row.outcome == "ambiguous"]
+            # Two journeys are under way at once; both may stand on the same side of the step, or the other one before.
+            at_most = 0 if step in (*BEFORE_THE_ROW, *IS_WRITTEN) else 1
+            assert [row.code for row in unknown if row.job_id == 1][:at_most] == ["died"] * at_most
+            for job_id in (1, 2):
+                rows = [row for row in ledger if row.job_id == job_id]
+                assert [row.outcome for row in rows] in (["ok"], ["ambiguous", "ok"])
+            assert fault.accepted() <= len(ledger) == 2 + len(unknown)
+            assert queue.report().paid_twice.calls == len(unknown), "what may be paid twice is said"
+            if step in BEFORE_THE_ROW:
+                assert all(row.job_id != 1 for row in unknown)
+            if step in NOTHING_LEFT:
+                assert fault.accepted() < len(ledger)
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+@pytest.mark.parametrize("effect", ["Detach", "Listen", "StopListening"])
+def test_a_drainer_that_is_killed_while_it_listens_loses_no_job(tmp_path: Path, effect: str, side: str) -> None:
+    with FaultLane(script=["slow", "ok"], slow_s=1) as fault:
+        home = Home(tmp_path, **lane(fault, soft_timeout_s=0.1), reconcile={"hold_s": 0.2})
+        (tmp_path / "asked.txt").write_text("Is a duck a bird?\n")
+        home.run("enqueue", "asked.txt")
+        killed(home, of_a_journey(effect, side), "drain", "--until-empty")
+        with mended(home) as queue:
+            assert queue.counts()["done"] == 1
+            ledger = [(row.outcome, row.code) for row in queue.ledger()]
+            assert ledger[-1][0] == "ok"
+            assert fault.accepted() == len(ledger) == 2
+            assert queue.report().paid_twice.calls == 1
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+@pytest.mark.parametrize("effect", ["LookBack", "Resolve"])
+def test_a_drainer_that_is_killed_while_it_decides_what_nobody_knows_asks_once_more(
+    tmp_path: Path, effect: str, side: str
+) -> None:
+    with FaultLane(script=["reset", "ok"]) as fault:
+        home = Home(tmp_path, **lane(fault))
+        (tmp_path / "asked.txt").write_text("Is a duck a bird?\n")
+        home.run("enqueue", "asked.txt")
+        killed(home, of_a_journey(effect, side), "drain", "--until-empty")
+        with mended(home) as queue:
+            ledger = [(row.outcome, row.resolution) for row in queue.ledger()]
+            assert (fault.accepted(), ledger) == (2, [("ambiguous", "same"), ("ok", None)])
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_a_drainer_that_is_killed_while_it_gives_a_job_up_pays_for_nothing_more(tmp_path: Path, side: str) -> None:
+    with FaultLane(script=["reset", "ok"]) as fault:
+        home = Home(tmp_path, **lane(fault, after_hold="fail"))
+        (tmp_path / "asked.txt").write_text("Is a duck a bird?\n")
+        home.run("enqueue", "asked.txt")
+        killed(home, of_a_journey("Give", side), "drain", "--until-empty")
+        with mended(home) as queue:
+            assert queue.counts()["failed"] == 1
+            assert (fault.accepted(), [row.resolution for row in queue.ledger()]) == (1, ["fail"])
+
+
+# --- what comes in --------------------------------------------------------------------------------------------------
+
+ROWS = 1_200
+
+
+def rows(folder: Path) -> str:
+    (folder / "rows.txt").write_text("".join(f"question {n}\n" for n in range(ROWS)))
+    return "rows.txt"
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_enqueue_that_is_killed_between_chunks_is_gone_on_with_by_saying_it_again(
+    tmp_path: Path, times: int, side: str
+) -> None:
+    home = Home(tmp_path, lanes={"free": {"kind": "command", "command": ["cat"], "price": 0}})
+    killed(home, Step("millpond.store.store", "Store.enqueue", side, times=times), "enqueue", rows(tmp_path))
+    with Queue.open(home.home) as queue:
+        taken = queue.counts()["ready"]
+        assert taken == 500 * (times - (side == "before"))
+    out, err = home.run("enqueue", "rows.txt")
+    assert err.splitlines()[-1] == f"{ROWS - taken:,} new · {taken:,} joined · 0 reused · 0 refused"
+    assert len(set(out.split())) == ROWS
+    with Queue.open(home.home) as queue:
+        assert (queue.counts()["ready"], queue.store.miscounted()) == (ROWS, {})
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_strict_enqueue_that_is_killed_takes_nothing_in(tmp_path: Path, times: int) -> None:
+    """Inside its one transaction, after the first and after the last chunk."""
+    home = Home(tmp_path, lanes={"free": {"kind": "command", "command": ["cat"], "price": 0}})
+    step = Step("millpond.store.store", "enqueue", "after", times=times)
+    assert killed(home, step, "enqueue", rows(tmp_path), "--strict") == "", "no id before all of it is durable"
+    with Queue.open(home.home) as queue:
+        assert (sum(queue.counts().values()), queue.submissions()) == (0, [])
+    out, _ = home.run("enqueue", "rows.txt", "--strict")
+    assert len(set(out.split())) == ROWS
+
+
+# --- what persons do ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["cancel", "retry"])
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_a_bulk_verb_that_is_killed_between_chunks_is_gone_on_with_by_saying_it_again(
+    tmp_path: Path, verb: str, side: str
+) -> None:
+    home = Home(tmp_path, lanes={"free": {"kind": "command", "command": ["cat"], "price": 0}})
+    (tmp_path / "rows.txt").write_text("".join(f"question {n}\n" for n in range(250)))
+    home.run("enqueue", "rows.txt")
+    if verb == "retry":
+        home.run("cancel", "--filter", "submission:rows.txt", "--yes")
+    asked = (verb, "--filter", "submission:rows.txt", "--yes")
+    killed(home, Step("millpond.store.store", f"Store.{verb}", side, times=2), *asked)
+    state = "cancelled" if verb == "cancel" else "ready"
+    done = 100 if side == "before" else 200
+    with Queue.open(home.home) as queue:
+        assert (queue.counts()[state], queue.store.miscounted()) == (done, {})
+        check_promises(queue.store)
+    home.run(*asked)
+    with Queue.open(home.home) as queue:
+        assert (queue.counts()[state], queue.store.miscounted()) == (250, {})
+
+
+# --- what goes out --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_results_that_are_killed_leave_the_old_file_or_the_whole_new_one(
+    tmp_path: Path, suffix: str, side: str
+) -> None:
+    home = Home(tmp_path, lanes={"free": {"kind": "command", "command": ["cat"], "price": 0}})
+    (tmp_path / "rows.txt").write_text("one\ntwo\n")
+    home.run("enqueue", "rows.txt")
+    home.run("drain")
+    out = tmp_path / f"out.{suffix}"
+    out.write_text("before")
+    killed(home, Step("os", "replace", side), "results", "-o", out.name)
+    if side == "before":
+        assert out.read_text() == "before"
+    halfway = out.read_bytes()
+    home.run("results", "-o", out.name)
+    assert (out.read_bytes() == halfway) == (side == "after")
