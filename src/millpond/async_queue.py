@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from millpond.db import fork
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.draining import not_drained
 from millpond.engine.perform import Happening
-from millpond.engine.steadfast import keep
+from millpond.engine.steadfast import keep, to_its_end
 from millpond.lanes.given import Lanes
 from millpond.paged import Paged
 from millpond.queue import Queue, Registry, Waitable
@@ -134,7 +134,7 @@ class AsyncQueue:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        await _to_its_end(keep(self.close()))
+        await to_its_end(keep(self.close()))
 
     def __repr__(self) -> str:
         return f"Async{self.queue!r}"
@@ -224,11 +224,11 @@ class AsyncQueue:
         held = self.queue.draining(policy, lanes=lanes, tell=tell)
         entering = keep(self.on_thread(held.__enter__))
         try:
-            await _to_its_end(entering)
+            await to_its_end(entering)
             yield entering.result()
         finally:
             if entering.exception() is None:
-                await _to_its_end(keep(self.on_thread(partial(held.__exit__, None, None, None))))
+                await to_its_end(keep(self.on_thread(partial(held.__exit__, None, None, None))))
 
     drainer = _awaited(Queue.drainer)
 
@@ -238,18 +238,6 @@ class AsyncQueue:
     renew = _awaited(Queue.renew)
     release = _awaited(Queue.release)
     accept = _awaited(Queue.accept)
-
-
-async def _to_its_end(task: asyncio.Future[Any]) -> None:
-    """Wait for what must not be left half done; a cancel that comes meanwhile is heard after it."""
-    given_up: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as cancel:
-            given_up = cancel
-    if given_up is not None:
-        raise given_up
 
 
 class Opening:
@@ -276,7 +264,7 @@ class Opening:
         thread = ThreadPoolExecutor(1)  # of its own, so that the program's default one need not have room
         opening = asyncio.get_running_loop().run_in_executor(thread, self._opens)
         try:
-            await _to_its_end(opening)
+            await to_its_end(opening)
         except asyncio.CancelledError:
             if opening.exception() is None:
                 opening.result().close()

@@ -12,10 +12,16 @@ from hypothesis import strategies as st
 
 from millpond.rules.evidence import Evidence
 from millpond.rules.outcome import classify
-from millpond.rules.retry_after import retry_after_ms
+from millpond.rules.retry_after import clamped, stated_delay_ms
 
 NOW_MS = 1_796_083_200_000  # 2026-12-01T00:00Z
 DEFAULT_MS, CAP_MS = 5_000, 60_000
+
+
+def retry_after_ms(headers: Mapping[str, str], now_ms: int, default_ms: int, cap_ms: int) -> int:
+    """The pause that follows, as `classify` puts it together."""
+    stated_ms = stated_delay_ms(headers, now_ms)
+    return clamped(default_ms if stated_ms is None else stated_ms, cap_ms)
 
 
 def http_date(ahead_s: int) -> str:

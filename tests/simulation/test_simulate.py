@@ -77,7 +77,7 @@ def test_what_breaks_says_how_to_see_it_again(
 
 
 def test_many_seeds_from_the_shell() -> None:
-    words = [sys.executable, "-m", "millpond.testing.simulate", "--seeds", "3:5", "--steps", "40"]
+    words = [sys.executable, "-m", "millpond.testing.simulation", "--seeds", "3:5", "--steps", "40"]
     said = subprocess.run(words, capture_output=True, text=True, check=True)
     assert said.stdout.startswith("2 seeds, every promise held\n")
     assert (said.stderr, "sent" in said.stdout) == ("", True)

@@ -14,7 +14,7 @@ CACHE_KIB = 16_384
 
 
 class Scratch:
-    """A mapping of texts that grows on disk. Of one thread; close it, or use it as a context manager."""
+    """A mapping of texts that grows on disk. Of one thread; to be used as a context manager."""
 
     def __init__(self) -> None:
         self._handle = apsw.Connection("")  # no name: private, temporary, on disk once it outgrows its cache

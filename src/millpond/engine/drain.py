@@ -15,7 +15,7 @@ from typing import Any
 from millpond.engine.clock import boot_ms
 from millpond.engine.perform import Happening, Performer
 from millpond.engine.scribe import Scribe
-from millpond.engine.steadfast import Steadfast, keep, keep_calling
+from millpond.engine.steadfast import Steadfast, keep, keep_calling, to_its_end
 from millpond.engine.tab import LaneTab, Tab
 from millpond.lanes.lane import Lane
 from millpond.report.summary import Reason, Summary
@@ -164,21 +164,15 @@ class Drainer:
         )
         self._loop = asyncio.get_running_loop()
         self._over.clear()
-        given_up: asyncio.CancelledError | None = None
+        course = keep(self._run(until or Until()))
         try:
-            course = keep(self._run(until or Until()))
-            while not course.done():
-                try:
-                    await asyncio.wait({course})
-                except asyncio.CancelledError as cancel:
-                    given_up = cancel
-                    self.stop()
+            await to_its_end(course, on_cancel=self.stop)
+        except asyncio.CancelledError:
+            course.result()  # what broke is told before the cancel
+            raise
         finally:
             self._over.set()
-        summary = course.result()
-        if given_up is not None:
-            raise given_up
-        return summary
+        return course.result()
 
     async def _run(self, until: Until) -> Summary:
         tending = keep(self._keep_tending())

@@ -85,7 +85,7 @@ class Drains:
             )
         drainer.stop()
         try:
-            to_its_end(drainer, lambda: drainer.wait(LOOK_S))
+            wait_interrupted(drainer, lambda: drainer.wait(LOOK_S))
         finally:
             self._under_way.pop(drainer, None)
             hold.give_back()
@@ -141,11 +141,11 @@ def run(drainer: Drainer, until: Until) -> Summary:
     thread = ThreadPoolExecutor(1, thread_name_prefix="millpond-drain")
     going = thread.submit(lambda: asyncio.run(drainer.run(until)))
     thread.shutdown(wait=False)
-    to_its_end(drainer, lambda: bool(wait({going}).done))
+    wait_interrupted(drainer, lambda: bool(wait({going}).done))
     return going.result()
 
 
-def to_its_end(drainer: Drainer, is_over: Callable[[], bool]) -> None:
+def wait_interrupted(drainer: Drainer, is_over: Callable[[], bool]) -> None:
     """Wait for the end of a drain that runs elsewhere. Each Ctrl-C meanwhile stops it, and is raised afterwards."""
     interrupted: KeyboardInterrupt | None = None
     while True:

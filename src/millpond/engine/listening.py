@@ -69,12 +69,18 @@ class Listening:
         self._thread: threading.Thread | None = None
 
     def _listen(self) -> None:
-        while owners := self._owners():
-            for owner in owners:
-                try:
-                    self._end_holds(owner)
-                except MillpondError as problem:  # busy or full just now: the next look is not far away
-                    log.warning("could not end the holds of calls that are still listened to: %s", problem)
+        try:
+            while owners := self._owners():
+                for owner in owners:
+                    try:
+                        self._end_holds(owner)
+                    except MillpondError as problem:  # busy or full just now: the next look is not far away
+                        log.warning("could not end the holds of calls that are still listened to: %s", problem)
+        except BaseException:  # a fault of ours: the next call that is recorded has a thread again
+            log.exception("the thread that ends the holds of a worker's calls has ended")
+            with self._changed:
+                self._thread = None
+            raise
 
     def _owners(self) -> set[str]:
         """Whose holds are to be looked at, after a pause; nobody's ends the thread."""

@@ -7,7 +7,7 @@ and in no order. A drain hears of that by the task that awaits it, as a stop; al
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -35,6 +35,19 @@ class Calling(Steadfast[T]):
         except RuntimeError:
             return False
         return super(Steadfast, self).cancel(msg)
+
+
+async def to_its_end(task: asyncio.Future[Any], on_cancel: Callable[[], object] = lambda: None) -> None:
+    """Wait for what must not be left half done. A cancel meanwhile is told at once, and raised afterwards."""
+    given_up: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as cancel:
+            given_up = cancel
+            on_cancel()
+    if given_up is not None:
+        raise given_up
 
 
 def keep(course: Coroutine[Any, Any, T]) -> Steadfast[T]:

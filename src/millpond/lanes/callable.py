@@ -70,7 +70,7 @@ class CallableLane:
         self.policy = policy
         self._fn = fn
         self._takes = _keywords_taken(fn)
-        self._is_async = _is_async(fn)
+        self._is_async = is_async(fn)
         self._secrets = secrets
         self._pool: ThreadPoolExecutor | None = None
 
@@ -162,7 +162,8 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _is_async(fn: Callable[..., Any]) -> bool:
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Whether calling it gives something to await."""
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from millpond.lanes.build import build_lanes
-from millpond.lanes.callable import CallableLane
+from millpond.lanes.callable import CallableLane, is_async
 from millpond.lanes.lane import Lane
 from millpond.rules.errors import SettingsError, UsageError
 from millpond.rules.policy import LanePolicy, Policy
@@ -49,13 +48,9 @@ def flaw_of(lane: Lane) -> str:
     if not isinstance(policy, LanePolicy):
         return f"found {kind} whose policy is {type(policy).__name__}, wanted a LanePolicy"
     for name in ("call", "close"):
-        if not _is_async(getattr(lane, name)):
+        if not is_async(getattr(lane, name)):
             return f"found {kind} whose {name} is not async, wanted `async def {name}`"
     return ""
-
-
-def _is_async(one: Any) -> bool:
-    return inspect.iscoroutinefunction(one) or inspect.iscoroutinefunction(getattr(one, "__call__", None))  # noqa: B004
 
 
 def _given(policy: Policy, lanes: Lanes) -> dict[str, Lane]:

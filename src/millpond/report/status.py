@@ -146,7 +146,7 @@ def _lane(lane: LanePolicy, closed: LaneRow | None, calls: Mapping[str, int], st
         closed_until_ms=closed.closed_until_ms if closed else None,
         since_ms=closed.since_ms if closed else None,
         in_flight=calls.get(lane.name, 0),
-        max_in_flight=1 if lane.serial else lane.max_in_flight,
+        max_in_flight=lane.width,
         ready=store.ready_of_lane(lane.name),
         tier=lane.tier,
     )

@@ -73,7 +73,6 @@ PARAMS_WITH_SCHEMA = frozenset(
 """Parameters that carry a schema or tools: beneath them the order of keys is kept, as in `schema` and `tools`
 (docs/decisions/001-schema-order-is-identity.md)."""
 
-_HEX_DIGITS = 64
 _DERIVED_FORM = re.compile(r"([0-9a-f]{64})(?::.*)?", re.DOTALL)
 _URL = re.compile(r"https?://", re.IGNORECASE)
 _DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,]*)?),(.*)", re.IGNORECASE | re.DOTALL)

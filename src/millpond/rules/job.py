@@ -148,7 +148,7 @@ class Job:
     settled_ms: int | None
     settled_by: str | None
     reason: str | None
-    """Why it failed or was cancelled, as `code: words`; None otherwise."""
+    """Why it failed, or cannot be delivered, as `code: words`; None otherwise."""
     cost: Decimal | None
     """USD over all its attempts; None where one of them has no known cost."""
 

@@ -27,7 +27,7 @@ from millpond.rules.provider_words import (
 from millpond.rules.retry_after import clamped, stated_delay_ms
 
 TABLE_VERSION = 1
-"""Grows with every change of a row's meaning; the ledger and `millpond explain` name it."""
+"""Grows with every change of a row's meaning; docs/outcomes.md names it."""
 
 MESSAGE_CHARS = 500
 """How much of the provider's words is kept."""
@@ -477,7 +477,7 @@ def _view(
 
 
 def table_in_words() -> str:
-    """The table as Markdown, for docs/outcomes.md and `millpond explain`."""
+    """The table as Markdown, for docs/outcomes.md."""
     lanes = {None: "", "until": "closed until then", "person": "closed", "model": "closed for it", "count": "counted"}
     rows = [f"| {r.name} | {r.when} | `{r.outcome}` | {r.code} | {lanes[r.lane]} | {r.why} |" for r in TABLE]
     return "\n".join(["| row | when | outcome | code | lane | why |", "|---|---|---|---|---|---|", *rows])

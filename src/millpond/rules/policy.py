@@ -118,11 +118,6 @@ class LanePolicy:
         host = self.base_url.partition("://")[2].partition("/")[0].rpartition("@")[2]
         return host.startswith(("127.", "localhost", "[::1]"))
 
-    @property
-    def can_recall(self) -> bool:
-        """Whether the lane can be asked what became of a call."""
-        return self.recall != "none"
-
     def offers(self, model: str) -> bool:
         """Whether a model that the caller named is served here, by its own name or by an alias.
 

@@ -14,18 +14,12 @@ _ENDLESS_MS = 10**18
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def retry_after_ms(headers: Mapping[str, str], now_ms: int, default_ms: int, cap_ms: int) -> int:
-    """The pause that a server asks for, in ms from now: never negative, never above the cap. Never raises.
+def stated_delay_ms(headers: Mapping[str, str], now_ms: int) -> int | None:
+    """The delay that the headers state, in ms, uncapped and perhaps negative; None if they state none that can be read.
 
     `retry-after-ms` wins over `retry-after`; that is a number of seconds (a fraction is rounded up to the millisecond)
-    or an HTTP date. Negative or past is 0; empty or unreadable is the default; what is too large is the cap (O32).
+    or an HTTP date (O32). Never raises.
     """
-    stated_ms = stated_delay_ms(headers, now_ms)
-    return clamped(default_ms if stated_ms is None else stated_ms, cap_ms)
-
-
-def stated_delay_ms(headers: Mapping[str, str], now_ms: int) -> int | None:
-    """The delay that the headers state, uncapped and perhaps negative; None if they state none that can be read."""
     lower = {name.lower(): value.strip() for name, value in headers.items()}
     in_ms = _decimal_ms(lower.get("retry-after-ms", ""), 1)
     if in_ms is not None:

@@ -1,5 +1,5 @@
 -- Every statement of the queue, by theme. One text for SQLite and PostgreSQL; `{list name}` is a list parameter.
--- States are never literals: `lifecycle.advance` gives them, and `move`, `lease_jobs` and `insert_job` carry them.
+-- A state that is written is never a literal: `lifecycle.advance` gives it, and `move`, `lease_jobs` and `insert_job` carry them.
 
 -- ---------------------------------------------------------------------------------------------------------- moves
 

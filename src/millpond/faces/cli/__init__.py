@@ -1,4 +1,4 @@
-"""The command line: `millpond VERB`. This module imports click alone; a verb's module is imported when it is called."""
+"""The command line: `millpond VERB`. Of others' packages only click is loaded; a verb's module when it is called."""
 
 from __future__ import annotations
 

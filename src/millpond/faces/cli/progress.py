@@ -115,7 +115,7 @@ class Progress:
             table.add_column(heading, justify="left" if side == "left" else "right", no_wrap=True)
         for name, lane in tab.lanes.items():
             policy = self._queue.policy.lanes.get(name)
-            width = f"/{1 if policy.serial else policy.max_in_flight}" if policy else ""
+            width = f"/{policy.width}" if policy else ""
             state = closed[name].closed_by if name in closed else "open"
             cells: list[Any] = [name, f"{lane.in_flight}{width}", f"{lane.outcomes['ok']:,}"]
             cells += [f"{lane.outcomes['ambiguous']:,}", f"{lane.outcomes['saturated']:,}", usd(lane.spent), state]

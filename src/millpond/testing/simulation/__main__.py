@@ -1,4 +1,4 @@
-"""`python -m millpond.testing.simulate --seeds 0:200`: many worlds, one after the other. Only to be run, not imported.
+"""`python -m millpond.testing.simulation --seeds 0:200`: many worlds, one after the other.
 
 The first seed that breaks a promise prints its trace and ends the run with exit code 1.
 """
@@ -15,7 +15,7 @@ from millpond.testing.simulation.world import STEPS
 
 def main() -> int:
     """Run the seeds that were asked for; 0 if every promise held in all of them."""
-    parser = argparse.ArgumentParser(prog="python -m millpond.testing.simulate", description=simulate.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m millpond.testing.simulation", description=simulate.__doc__)
     parser.add_argument("--seeds", default="0:100", metavar="FROM:TO", help="seeds to run, or a single one (0:100)")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"steps of each storm ({STEPS})")
     parser.add_argument("--trace", action="store_true", help="print every step")
