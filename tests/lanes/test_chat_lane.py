@@ -804,13 +804,14 @@ def test_a_number_that_python_cannot_hold_does_not_take_the_answer_beside_it(nam
 
 @pytest.mark.parametrize("where", ["as_body", "take_event"])
 def test_a_reply_that_breaks_our_reading_is_unusable_with_all_that_was_seen(
-    where: str, monkeypatch: pytest.MonkeyPatch
+    where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: Any) -> Any:
         raise OverflowError("unforeseen")
 
     monkeypatch.setattr(Completion, where, broken)
     evidence = streamed(delta(content="yes"), STOP, DONE)
+    assert "a reply broke our reading of it (OverflowError)" in caplog.text
     assert (evidence.status, evidence.sent) == (200, "yes")
     if where == "take_event":
         assert evidence.failure == "bad_json"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,6 +31,8 @@ from millpond.rules.job import Image, Prompt, Reply
 from millpond.rules.policy import OUTPUT_LIMITS, LanePolicy
 from millpond.rules.redaction import clean
 from millpond.rules.schema import WORDS_CHARS, is_strict
+
+log = logging.getLogger("millpond.lanes")
 
 SECRET_HEADERS = ("authorization", "api-key", "x-api-key", "cookie")
 """Headers of a lane's policy whose values are treated as keys."""
@@ -86,6 +89,7 @@ class ChatLane:
         try:
             return self._clean(_evidence(exchange, completion, call.work))
         except Exception as problem:  # A reply that none of us foresaw was paid for all the same.
+            _tell(problem)
             return self._clean(_unread(exchange, completion, problem))
 
     async def close(self) -> None:
@@ -245,9 +249,16 @@ def _take_event(completion: Completion, event: httpx2.ServerSentEvent) -> bool:
     """Take one event of a stream; one that cannot be taken ends it, and what came before it is kept."""
     try:
         return completion.take_event(event)
-    except Exception:  # Raised on, it would take the whole reply with it.
+    except Exception as problem:  # Raised on, it would take the whole reply with it.
+        _tell(problem)
         completion.broken = "bad_json"
         return True
+
+
+def _tell(problem: Exception) -> None:
+    """Our own reading broke. What it broke on may be somebody's words, so it is shown to those who debug alone."""
+    log.warning("a reply broke our reading of it (%s); see the log at DEBUG", type(problem).__name__)
+    log.debug("what broke", exc_info=problem)
 
 
 def _evidence(exchange: Exchange, completion: Completion, prompt: Prompt) -> Evidence:
