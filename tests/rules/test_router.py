@@ -278,6 +278,21 @@ def test_a_wish_begins_the_order_there_or_is_all_of_it() -> None:
     assert lanes_for(Prompt("x"), "label", policy, "best") == ("best",)
 
 
+def test_a_wished_lane_that_a_drain_does_not_have_is_waited_for_as_long_as_it_is_its_turn() -> None:
+    """Before its first attempt as after one: that somebody drains a dearer lane is no wish for it."""
+    without = replace(POLICY, absent=frozenset({"free"}))
+    retried = Past(tuple(tried("retryable")))
+    spent = Past(tuple(tried("retryable", "retryable")))
+    assert route_work(Prompt("x"), "", "free", Past(), without) == Step("free")
+    assert route_work(Prompt("x"), "", "free", retried, without) == Step("free", 1)
+    assert route_work(Prompt("x"), "", "free", spent, without) == Step("paid")
+    assert route_work(Prompt("x"), "", "", Past(), without) == Step("paid")
+    off = replace(POLICY, lanes={**POLICY.lanes, "free": replace(FREE, enabled=False)})
+    assert route_work(Prompt("x"), "", "free", Past(), off) == Step("paid"), (
+        "turned off, its backlog goes to the others"
+    )
+
+
 def test_a_lane_asked_for_by_name_is_waited_for_even_if_it_is_gone_or_disabled() -> None:
     off = replace(POLICY, lanes={**POLICY.lanes, "paid": replace(POLICY.lanes["paid"], enabled=False)})
     assert lanes_for(Prompt("x"), "", POLICY, "gone") == ("gone",)

@@ -376,7 +376,10 @@ class Drainer:
         if self._tend is None:
             return 0
         self._store.end_own_holds(self._owner)
-        return self._tend().failed
+        reclaimed = self._tend()
+        if reclaimed.released:  # they are back where they were, perhaps behind what was looked at there
+            self._looked_at.clear()
+        return reclaimed.failed
 
     def _journey_ended(self, lane: str, task: Steadfast[None]) -> None:
         self._journeys.discard(task)

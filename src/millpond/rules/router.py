@@ -90,6 +90,9 @@ def route_work(work: Any, route: str, wish: str, past: Past, policy: Policy) -> 
     if order:
         ends = [one.lane for one in past.undecided if policy.after_hold(one.lane) in ("ask", "fail")]
         step = next_lane(decided(past, policy), policy, order)
+        if wish in policy.absent and isinstance(step, Step):  # no other serves while it is the wished one's turn
+            its_turn = next_lane(decided(past, policy), replace(policy, absent=frozenset[str]()), order)
+            step = its_turn if isinstance(its_turn, Step) and its_turn.lane == wish else step
         if isinstance(step, Exhausted) and ends:
             return Step(ends[0] if ends[0] in order else order[-1])
     else:

@@ -113,14 +113,13 @@ def route_new(tx: Transaction, route: NextLane, now_ms: int) -> int:
 
 
 def unroute(tx: Transaction, lane: str, after: int, limit: int) -> int:
-    """Send ready work of a lane that the policy does not have back to be routed; work that asked for it waits on.
+    """Send ready work of a lane that a drain does not have back to be routed: that says whether it waits on there.
 
     Looks at `limit` rows with an id above `after`; returns the last id looked at, or `after` if there was none.
     """
     rows = tx.all("ready_after", lane=lane, after=after, limit=limit)
-    foreign = [row.id for row in rows if row.wished_lane != lane]
-    if foreign:
-        tx.all("unroute_jobs", ids=foreign)
+    if rows:
+        tx.all("unroute_jobs", ids=[row.id for row in rows])
     return rows[-1].id if rows else after
 
 

@@ -133,8 +133,8 @@ FROM {list keys} k
 SELECT min(next_lane) AS lane FROM job WHERE state = 'ready' AND next_lane > :lane
 
 -- name: ready_after
--- Ready work of a lane that the policy does not have, a bounded chunk at a time.
-SELECT id, wished_lane FROM job WHERE state = 'ready' AND next_lane = :lane AND id > :after ORDER BY id LIMIT :limit
+-- Ready work of a lane that a drain does not have, a bounded chunk at a time.
+SELECT id FROM job WHERE state = 'ready' AND next_lane = :lane AND id > :after ORDER BY id LIMIT :limit
 
 -- name: unroute_jobs
 UPDATE job SET next_lane = '' WHERE id IN {list ids}

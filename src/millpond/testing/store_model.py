@@ -88,9 +88,9 @@ class Model:
         """Whether evidence of it can still come: it is open, or its end is unknown and somebody listens."""
         return attempt.outcome is None or (attempt.undecided and attempt.listener is not None)
 
-    def wake(self, key: str) -> None:
+    def wake(self, key: str, pause_until: int | None = None) -> None:
         if (job := self.live(key)) and job.why == "held" and not self.blocked(key):
-            job.go("ready")
+            job.go("ready") if pause_until is None else job.go("waiting", "backoff", pause_until)
 
     def lost(self, job_id: int, lease_no: int, owner: str) -> bool:
         job = self.jobs[job_id]
@@ -173,7 +173,7 @@ class Model:
         job = self.jobs[it.job]
         if then is not None and job.state == "leased" and job.lease_no == lease_no:
             job.go(*then)
-        self.wake(it.key)
+        self.wake(it.key, then[2] if then is not None else None)
         return accepted
 
     def lose_sight(self, it: ModelAttempt, listener: str | None) -> bool:

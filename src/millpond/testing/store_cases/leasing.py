@@ -266,15 +266,20 @@ def work_of_lanes_that_the_policy_no_longer_has_is_routed_again(scene: Scene) ->
     for at in range(3):
         scene.ask(f"g{at}", next_lane="gone", lane="")
         scene.ask(f"f{at}", lane="free")
-    waits = scene.ask("w", lane="gone").job_id
+    last_id = scene.ask("w", lane="gone").job_id
     assert scene.store.ready_lanes() == ["free", "gone"]
     last = scene.unroute("gone", 0, limit=2)
     assert scene.store.ready_lanes() == ["", "free", "gone"]
-    assert scene.unroute("gone", last, limit=10) == waits
-    assert scene.unroute("gone", waits) == waits
-    assert scene.job(waits).next_lane == "gone", "its caller asked for this lane by name: it waits for it"
+    assert scene.unroute("gone", last, limit=10) == last_id
+    assert scene.unroute("gone", last_id) == last_id
     assert [lease.idempotency_key for lease in scene.lease(9, route=None)] == ["f0", "f1", "f2"]
-    assert scene.store.ready_lanes() == ["", "gone"]
+    assert scene.store.ready_lanes() == [""]
+
+    def as_wished(_work: Any, _route: str, wish: str, _past: Past) -> Step:
+        return Step(wish or "free")
+
+    scene.lease(route=as_wished)
+    assert scene.job(last_id).next_lane == "gone", "its caller asked for this lane by name: it waits for it"
 
 
 def a_dead_owner_leases_nothing(scene: Scene) -> None:
