@@ -9,10 +9,23 @@ import pytest
 from mill_of_one import Mill, during, free, paid
 
 from millpond.engine.clock import wall_ms
-from millpond.engine.drain import Drainer, Until
+from millpond.engine.drain import Until
+from millpond.report.summary import Summary
 from millpond.store import ledger
 from millpond.testing import ScriptedLane
 from millpond.testing.scripted_lane import Held
+
+
+def stopped(mill: Mill, lane: ScriptedLane, *, times: int, until: Until | None = None, **policy: Any) -> Summary:
+    """A drain that is told so many times to stop once its lane has a call."""
+    drainer = mill.drainer(lane, **policy)
+
+    async def act() -> None:
+        await lane.began(1)
+        for _ in range(times):
+            drainer.stop()
+
+    return asyncio.run(during(drainer.run(until), act))
 
 
 def test_the_first_stop_finishes_what_is_in_flight_and_leases_nothing_more(mill: Mill) -> None:
@@ -32,14 +45,7 @@ def test_the_first_stop_finishes_what_is_in_flight_and_leases_nothing_more(mill:
 def test_the_second_stop_cuts_the_calls_and_their_end_is_unknown(mill: Mill) -> None:
     lane = free([Held()], max_in_flight=1)
     [job] = mill.ask("a")
-    drainer = mill.drainer(lane)
-
-    async def act() -> None:
-        await lane.began(1)
-        drainer.stop()
-        drainer.stop()
-
-    summary = asyncio.run(during(drainer.run(), act))
+    summary = stopped(mill, lane, times=2)
     assert (summary.reason, mill.state(job), len(lane.cancelled)) == ("signal", "ready", 1)
     assert mill.ledger() == [("free", "ambiguous", None)]
 
@@ -47,13 +53,7 @@ def test_the_second_stop_cuts_the_calls_and_their_end_is_unknown(mill: Mill) -> 
 def test_the_grace_ends_by_itself(mill: Mill) -> None:
     lane = free([Held()], max_in_flight=1)
     mill.ask("a")
-    drainer = mill.drainer(lane, grace_ms=30)
-
-    async def act() -> None:
-        await lane.began(1)
-        drainer.stop()
-
-    asyncio.run(during(drainer.run(), act))
+    stopped(mill, lane, times=1, grace_ms=30)
     assert mill.ledger() == [("free", "ambiguous", None)]
 
 
@@ -82,13 +82,7 @@ def test_a_round_fills_the_lanes_once_and_ends_with_its_last_call(mill: Mill) ->
 def test_the_last_round_is_stopped_like_any_other(mill: Mill) -> None:
     lane = free([Held()], max_in_flight=1)
     mill.ask("a")
-    drainer = mill.drainer(lane, grace_ms=30)
-
-    async def act() -> None:
-        await lane.began(1)
-        drainer.stop()
-
-    summary = asyncio.run(during(drainer.run(Until(max_iters=1)), act))
+    summary = stopped(mill, lane, times=1, until=Until(max_iters=1), grace_ms=30)
     assert (summary.reason, mill.ledger()) == ("signal", [("free", "ambiguous", None)])
 
 
@@ -185,15 +179,7 @@ def test_work_enqueued_while_a_daemon_waits_is_taken_up(mill: Mill) -> None:
 def test_a_drain_that_is_stopped_again_and_again_fails_no_job(mill: Mill) -> None:
     [job] = mill.ask("a")
     for _ in range(4):
-        lane = free([Held()], max_in_flight=1, after_hold="same", max_attempts=1)
-        drainer = mill.drainer(lane)
-
-        async def act(lane: ScriptedLane = lane, drainer: Drainer = drainer) -> None:
-            await lane.began(1)
-            drainer.stop()
-            drainer.stop()
-
-        asyncio.run(during(drainer.run(), act))
+        stopped(mill, free([Held()], max_in_flight=1, after_hold="same", max_attempts=1), times=2)
     assert mill.state(job) == "ready"
     assert mill.drain(free(after_hold="same", max_attempts=1)).done == 1
 
