@@ -4,187 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from opened import Open
 from pydantic import BaseModel, field_validator
 
-from millpond import (
-    Ambiguous,
-    LeaseLost,
-    Policy,
-    Prompt,
-    Queue,
-    QueueBusy,
-    QueueUnavailable,
-    Reply,
-    Retryable,
-    Saturated,
-    SettingsError,
-    UsageError,
-)
+from millpond import Policy, Prompt, Queue, QueueBusy, QueueUnavailable, Reply, Saturated, SettingsError, UsageError
 from millpond.engine import drain, scribe
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.reconcile import reclaim_dead
 from millpond.engine.scribe import Scribe
 from millpond.lanes import CallableLane
-from millpond.report.left import why_left
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Usage
-from millpond.rules.policy import Backoff, LanePolicy
-from millpond.rules.price import FREE, Cost, PriceRule
+from millpond.rules.policy import LanePolicy
+from millpond.rules.price import Cost, PriceRule
 from millpond.rules.verdict import bill
 from millpond.testing import ScriptedLane
-
-CENT = PriceRule("stated", call_usd=Decimal("0.01"))
-SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
-
-
-def command(name: str, **more: Any) -> LanePolicy:
-    return LanePolicy(name, kind="command", command=("cat",), price=FREE, **more)
-
-
-@pytest.fixture
-def open_queue(tmp_path: Path) -> Iterator[Callable[..., Queue]]:
-    opened: list[Queue] = []
-
-    def make(*lanes: LanePolicy, **how: Any) -> Queue:
-        registry = how.pop("registry", None)
-        policy = Policy(lanes={lane.name: lane for lane in lanes}, idle_exit_ms=200, **how)
-        opened.append(Queue.open(tmp_path / "home", policy=policy, registry=registry))
-        return opened[-1]
-
-    yield make
-    for queue in opened:
-        queue.close()
-
-
-Open = Callable[..., Queue]
-
-
-# --- lanes that a drain does not have
-
-
-def test_a_drain_leaves_work_that_only_another_lane_may_serve_where_it_is(open_queue: Open) -> None:
-    queue = open_queue(
-        command("text", supports_schema=False), command("cloud"), routing={"private": ("text",), "off": ("text",)}
-    )
-    shaped = queue.enqueue(Prompt("a", schema=SCHEMA)).job_id
-    private = queue.enqueue(Prompt("b", intent="private")).job_id
-    wished = queue.enqueue(Prompt("c"), lane="cloud").job_id
-    queue.drain(lanes=["text"])
-    assert [queue.job(job).state for job in (shaped, private, wished)] == ["ready", "done", "ready"]
-    queue.drain(lanes="cloud")
-    assert [queue.job(job).settled_by for job in (private, wished)] == ["text", "cloud"]
-
-
-def test_work_routed_to_a_disabled_lane_alone_waits_and_goes_nowhere_else(open_queue: Open) -> None:
-    queue = open_queue(command("own", enabled=False), command("cloud"), routing={"private": ("own",)})
-    job = queue.enqueue(Prompt("a", intent="private")).job_id
-    assert queue.drain().ready == 1
-    assert queue.job(job).state == "ready"
-    with pytest.raises(UsageError, match="lane 'own' is disabled"):
-        queue.drain(lanes="own")
-
-
-def test_a_drain_with_one_lane_takes_what_it_may_serve_of_another_lanes_work(open_queue: Open) -> None:
-    queue = open_queue(command("first"), command("second"))
-    queue.enqueue("a")
-    assert queue.drain(lanes=["second"]).by_lane["second"].ok == 1
-
-
-def python(name: str, does: str, **more: Any) -> LanePolicy:
-    return LanePolicy(name, kind="python", target=f"{__name__}:{does}", price=CENT, **more)
-
-
-def breaks(_work: Prompt) -> str:
-    raise Retryable("not today")
-
-
-def vanishes(_work: Prompt) -> str:
-    raise Ambiguous("who knows")
-
-
-def answers(_work: Prompt) -> str:
-    return "an answer"
-
-
-def test_work_that_waits_for_another_lane_is_not_failed_by_a_drain_without_it(open_queue: Open) -> None:
-    """Its own lane is spent, and a drain that lacks the next one neither tries again nor gives up."""
-    queue = open_queue(python("free", "breaks"), python("paid", "answers"), backoff=Backoff(0, 0))
-    job = queue.enqueue("a").job_id
-    spent = queue.drain(lanes=["free"], until_empty=True)
-    assert (spent.attempts, spent.failed, spent.ready, queue.job(job).next_lane) == (2, 0, 1, "paid")
-    again = queue.drain(lanes=["free"], until_empty=True)
-    assert (again.attempts, again.failed, again.ready) == (0, 0, 1)
-    assert list(why_left(queue.store, queue.policy, {"free"}, str)) == [
-        "lane paid was not drained, since this drain did not have it; 1 job ready for it"
-    ]
-    assert queue.drain().done == 1
-
-
-def test_a_drain_without_the_next_lane_does_not_pay_again_on_its_own(open_queue: Open) -> None:
-    queue = open_queue(python("a", "vanishes", max_attempts=4), python("b", "answers"), backoff=Backoff(0, 0))
-    queue.enqueue("a")
-    for _ in range(2):
-        assert queue.drain(lanes=["a"], until_empty=True).ready == 1
-    assert [attempt.lane for attempt in queue.ledger()] == ["a"]
-    assert queue.drain().done == 1
-    assert [(attempt.lane, attempt.resolution) for attempt in queue.ledger()] == [("a", "pin"), ("b", None)]
-
-
-def test_what_a_drain_with_the_dearer_lane_left_goes_to_the_first_lane_again(open_queue: Open) -> None:
-    """A pilot of one job on the paid lane does not send the rest of the backlog there."""
-    queue = open_queue(python("free", "answers"), python("paid", "answers"))
-    queue.enqueue_many(f"work {n}" for n in range(6))
-    assert queue.drain(lanes=["paid"], max_jobs=1).by_lane["paid"].ok == 1
-    rest = queue.drain()
-    assert rest.by_lane["free"].ok == 5
-
-
-def test_a_job_that_fails_takes_its_last_unknown_call_with_it_at_its_worst_cost(open_queue: Open) -> None:
-    queue = open_queue(python("a", "vanishes", max_attempts=2), backoff=Backoff(0, 0))
-    job = queue.enqueue("a").job_id
-    summary = queue.drain(until_empty=True)
-    assert (summary.failed, summary.paid_twice, summary.paid_twice_usd) == (1, 1, Decimal("0.01"))
-    rows = [(one.resolution, one.cost, one.cost_is_estimate) for one in queue.ledger()]
-    assert rows == [("pin", Decimal("0.01"), True), ("fail", Decimal("0.01"), True)]
-    assert queue.job(job).cost == Decimal("0.02")
-
-
-def test_a_lane_that_asks_asks_though_its_attempts_are_spent(open_queue: Open) -> None:
-    queue = open_queue(python("a", "vanishes", max_attempts=1, after_hold="ask"))
-    job = queue.enqueue("a").job_id
-    queue.drain(until_empty=True)
-    assert (queue.job(job).state, queue.job(job).wait_reason) == ("waiting", "asked")
-
-
-def test_work_that_comes_during_a_drain_with_lanes_of_its_own_is_served(open_queue: Open) -> None:
-    queue = open_queue(command("free"))
-
-    def first(work: Prompt) -> str:
-        if work.task == "first":
-            queue.enqueue("second")
-        return "done"
-
-    queue.enqueue("first")
-    assert queue.drain(lanes=first).done == 2
-
-
-def test_a_lane_is_named_once_in_a_route(open_queue: Open) -> None:
-    with pytest.raises(SettingsError, match="wanted each lane once"):
-        open_queue(command("a"), routing={"x": ("a", "a")})
-
-
-def test_jobs_that_no_lane_can_serve_count_as_failed(open_queue: Open) -> None:
-    queue = open_queue(command("text", supports_schema=False))
-    queue.enqueue(Prompt("a", schema=SCHEMA))
-    assert queue.drain().failed == 1
-
 
 # --- what a process holds ends with its holding, not with the process
 
@@ -420,93 +260,7 @@ def test_ids_beyond_any_id_are_unknown(open_queue: Open) -> None:
     assert queue.cancel([2**70]).reasons == {"unknown job": 1}
 
 
-# --- workers take the same way as a drain
-
-
-def by_hand(open_queue: Open, **lane: Any) -> Queue:
-    own = LanePolicy("own", kind="callable", price=FREE, **lane)
-    return open_queue(own, max_attempts_per_job=2, max_unusable_per_job=9, backoff=Backoff(0, 0))
-
-
-def test_a_worker_meets_the_policy_that_does_not_pay_again(open_queue: Open) -> None:
-    queue = by_hand(open_queue, after_hold="fail")
-    job = queue.enqueue("a").job_id
-    [lease] = queue.lease()
-    uid = queue.record(lease)
-    assert uid is not None
-    queue.settle(lease, uid, Ambiguous("who knows"))
-    [lease] = queue.lease()
-    assert queue.record(lease) is None
-    assert queue.job(job).state == "failed"
-    assert [attempt.resolution for attempt in queue.ledger()] == ["fail"]
-
-
-def test_a_workers_attempts_are_bounded_for_life(open_queue: Open) -> None:
-    queue = by_hand(open_queue, max_attempts=9)
-    job = queue.enqueue("a").job_id
-    for _ in range(2):
-        [lease] = queue.lease()
-        uid = queue.record(lease)
-        assert uid is not None
-        queue.settle(lease, uid, Ambiguous("who knows"))
-    [lease] = queue.lease()
-    assert queue.record(lease) is None
-    assert (queue.job(job).reason or "").startswith("attempts: lifetime cap of 2")
-
-
-def listeners() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "millpond-listening"]
-
-
-def test_the_hold_of_a_workers_cancelled_call_ends_while_the_worker_is_still_at_it(open_queue: Open) -> None:
-    """Whoever cancelled it, the process that listens ends the hold by itself, and a drain then goes on."""
-    queue = by_hand(open_queue, hold_ms={"realtime": 200, "batch": 200}, after_hold="same")
-    other = open_queue(*queue.policy.lanes.values())
-    job = queue.enqueue("a").job_id
-    [lease] = queue.lease()
-    uid = queue.record(lease)
-    assert uid is not None
-    assert (other.cancel(job).done, other.retry(job).done) == (1, 1)
-    assert (other.job(job).wait_reason, other.job(job).not_before_ms) == ("held", None)
-    assert next(event.job_id for event in other.feed(follow=True) if event.kind == "wake") == job
-    assert other.drain(lanes={"own": lambda work: "new"}).done == 1
-    with pytest.raises(LeaseLost):
-        queue.settle(lease, uid, "late")
-    for thread in listeners():
-        thread.join(timeout=10)
-    assert listeners() == [], "no call is under way any more"
-
-
-def test_a_worker_that_leaves_listens_no_more(open_queue: Open) -> None:
-    queue = by_hand(open_queue)
-    queue.enqueue("a")
-    [lease] = queue.lease()
-    assert queue.record(lease) is not None
-    assert len(listeners()) == 1
-    queue.close()
-    assert listeners() == []
-
-
-def test_a_worker_says_which_lane_it_works_on(open_queue: Open) -> None:
-    """Its own word stands above routing, which would have begun at the first lane."""
-    queue = open_queue(command("first"), command("second"))
-    queue.enqueue("a")
-    [lease] = queue.lease()
-    uid = queue.record(lease, "second")
-    assert uid is not None
-    assert queue.settle(lease, uid, "done")
-    assert [attempt.lane for attempt in queue.ledger()] == ["second"]
-
-
-def test_a_worker_finds_a_closed_lane_closed(open_queue: Open) -> None:
-    queue = by_hand(open_queue)
-    queue.enqueue_many(["a", "b"])
-    first, second = queue.lease(2)
-    uid = queue.record(first)
-    assert uid is not None
-    queue.settle(first, uid, Saturated(after_s=60))
-    assert queue.record(second) is None
-    assert (queue.counts()["ready"], len(list(queue.ledger()))) == (2, 1)
+# --- types of commands are looked for when they are needed
 
 
 def test_looking_needs_no_command_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

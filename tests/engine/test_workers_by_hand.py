@@ -1,0 +1,99 @@
+"""Workers of one's own take the same way as a drain."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from opened import Open, command
+
+from millpond import Ambiguous, LeaseLost, Queue, Saturated
+from millpond.rules.policy import Backoff, LanePolicy
+from millpond.rules.price import FREE
+
+
+def by_hand(open_queue: Open, **lane: Any) -> Queue:
+    own = LanePolicy("own", kind="callable", price=FREE, **lane)
+    return open_queue(own, max_attempts_per_job=2, max_unusable_per_job=9, backoff=Backoff(0, 0))
+
+
+def test_a_worker_meets_the_policy_that_does_not_pay_again(open_queue: Open) -> None:
+    queue = by_hand(open_queue, after_hold="fail")
+    job = queue.enqueue("a").job_id
+    [lease] = queue.lease()
+    uid = queue.record(lease)
+    assert uid is not None
+    queue.settle(lease, uid, Ambiguous("who knows"))
+    [lease] = queue.lease()
+    assert queue.record(lease) is None
+    assert queue.job(job).state == "failed"
+    assert [attempt.resolution for attempt in queue.ledger()] == ["fail"]
+
+
+def test_a_workers_attempts_are_bounded_for_life(open_queue: Open) -> None:
+    queue = by_hand(open_queue, max_attempts=9)
+    job = queue.enqueue("a").job_id
+    for _ in range(2):
+        [lease] = queue.lease()
+        uid = queue.record(lease)
+        assert uid is not None
+        queue.settle(lease, uid, Ambiguous("who knows"))
+    [lease] = queue.lease()
+    assert queue.record(lease) is None
+    assert (queue.job(job).reason or "").startswith("attempts: lifetime cap of 2")
+
+
+def listeners() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "millpond-listening"]
+
+
+def test_the_hold_of_a_workers_cancelled_call_ends_while_the_worker_is_still_at_it(open_queue: Open) -> None:
+    """Whoever cancelled it, the process that listens ends the hold by itself, and a drain then goes on."""
+    queue = by_hand(open_queue, hold_ms={"realtime": 200, "batch": 200}, after_hold="same")
+    other = open_queue(*queue.policy.lanes.values())
+    job = queue.enqueue("a").job_id
+    [lease] = queue.lease()
+    uid = queue.record(lease)
+    assert uid is not None
+    assert (other.cancel(job).done, other.retry(job).done) == (1, 1)
+    assert (other.job(job).wait_reason, other.job(job).not_before_ms) == ("held", None)
+    assert next(event.job_id for event in other.feed(follow=True) if event.kind == "wake") == job
+    assert other.drain(lanes={"own": lambda work: "new"}).done == 1
+    with pytest.raises(LeaseLost):
+        queue.settle(lease, uid, "late")
+    for thread in listeners():
+        thread.join(timeout=10)
+    assert listeners() == [], "no call is under way any more"
+
+
+def test_a_worker_that_leaves_listens_no_more(open_queue: Open) -> None:
+    queue = by_hand(open_queue)
+    queue.enqueue("a")
+    [lease] = queue.lease()
+    assert queue.record(lease) is not None
+    assert len(listeners()) == 1
+    queue.close()
+    assert listeners() == []
+
+
+def test_a_worker_says_which_lane_it_works_on(open_queue: Open) -> None:
+    """Its own word stands above routing, which would have begun at the first lane."""
+    queue = open_queue(command("first"), command("second"))
+    queue.enqueue("a")
+    [lease] = queue.lease()
+    uid = queue.record(lease, "second")
+    assert uid is not None
+    assert queue.settle(lease, uid, "done")
+    assert [attempt.lane for attempt in queue.ledger()] == ["second"]
+
+
+def test_a_worker_finds_a_closed_lane_closed(open_queue: Open) -> None:
+    queue = by_hand(open_queue)
+    queue.enqueue_many(["a", "b"])
+    first, second = queue.lease(2)
+    uid = queue.record(first)
+    assert uid is not None
+    queue.settle(first, uid, Saturated(after_s=60))
+    assert queue.record(second) is None
+    assert (queue.counts()["ready"], len(list(queue.ledger()))) == (2, 1)
