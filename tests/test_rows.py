@@ -1,44 +1,25 @@
-"""Files of rows: every format, what is mapped and carried, and how bad lines are refused while good ones go on."""
+"""Files of rows: what is mapped and carried, and how bad lines are refused while good ones go on."""
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 import json
 import tracemalloc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from onesource import lines_of, refusal, refused, works
 
 import millpond.rows.lines
 from millpond.intake import take
 from millpond.rows import Refused, Row, read, read_rows
 from millpond.rules.errors import UsageError
 from millpond.rules.job import Prompt, Request
-
-
-def lines_of(*rows: Mapping[str, Any]) -> io.BytesIO:
-    return io.BytesIO("".join(json.dumps(row) + "\n" for row in rows).encode())
-
-
-def works(source: Any, **options: Any) -> list[Any]:
-    return [request.work for request in read(source, **options)]
-
-
-def refusal(source: Any, **options: Any) -> str:
-    with pytest.raises(UsageError) as caught:
-        list(read(source, **options))
-    return str(caught.value)
-
-
-def refused(source: Any, **options: Any) -> dict[int, str]:
-    return {row.line: row.reason for row in read_rows(source, **options) if isinstance(row, Refused)}
-
 
 # O11
 
@@ -450,144 +431,6 @@ def test_text_lines_are_tasks_or_the_column_text() -> None:
     assert [row.line for row in read_rows(io.StringIO("a\n\nb")) if isinstance(row, Row)] == [1, 3]
 
 
-# CSV
-
-
-def test_csv_cells_hold_commas_quotes_and_newlines() -> None:
-    text = 'id,question,note\r\n1,"How many ""ducks"",\r\nand where?",\r\n\r\n2,Which pond?,x\r\n'
-    data = io.BytesIO(text.encode("utf-8-sig"))
-    rows = list(read_rows(data, format="csv", map={"task": "question", "custom_id": "id"}))
-    assert rows == [
-        Row(Prompt('How many "ducks",\r\nand where?'), custom_id="1", carried={"note": ""}, line=2),
-        Row(Prompt("Which pond?"), custom_id="2", carried={"note": "x"}, line=5),
-    ]
-
-
-def test_a_ragged_row_is_refused_with_both_counts_and_the_rows_after_it_go_on() -> None:
-    rows = list(read_rows(io.StringIO('task,label\n"a\n\nb"\nx,y,z\ngood,l\n'), format="csv"))
-    assert rows == [
-        Refused(2, "found 1 cells, wanted 2, one for each column of the header"),
-        Refused(5, "found 3 cells, wanted 2, one for each column of the header"),
-        Row(Prompt("good"), label="l", line=6),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("broken", "words"),
-    [
-        ('"The "duck" said:\nline two of the same cell\nline three"\nWhat is 2+2?\n', "found broken CSV: ',' expected"),
-        ('"never closed,\nmore\n', "found a quote that is never closed"),
-        ("x" * 200 + "\nWhat is 2+2?\n", "found broken CSV: field larger than field limit (100)"),
-        ("a\rWhat is 2+2?\nmore\n", "found carriage returns alone as line ends"),
-    ],
-)
-def test_no_fragment_of_a_broken_csv_row_becomes_a_prompt(
-    broken: str, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(millpond.rows.formats, "MAX_LINE_BYTES", 100)
-    before = csv.field_size_limit(100)
-    try:
-        first, second = read_rows(io.StringIO(f"\ntask\nWhat is 1+1?\n{broken}"), format="csv")
-    finally:
-        csv.field_size_limit(before)
-    assert first == Row(Prompt("What is 1+1?"), line=3)
-    assert isinstance(second, Refused)
-    assert second.line == 4
-    assert second.reason.startswith(words)
-    assert second.reason.endswith("; nothing from this line on is taken in")
-
-
-def test_another_delimiter_can_be_said_and_a_tab_is_that_of_tsv(tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text("id\tq\n7\ta;b,c\n")
-    wanted = Request(Prompt("a;b,c"), custom_id="7")
-    how: dict[str, Any] = {"map": {"task": "q", "custom_id": "id"}}
-    assert list(read(tmp_path / "a.tsv", **how)) == [wanted]
-    assert list(read(io.StringIO('id;q\n7;"a;b,c"\n'), format="csv", delimiter=";", **how)) == [wanted]
-    assert "no column 'q'" in refusal(tmp_path / "a.tsv", delimiter=",", **how)
-
-
-@pytest.mark.parametrize(("text", "other"), [("id;frage\n1;a\n", ";"), ("id\tfrage\n1\ta\n", "\t")])
-def test_a_header_of_another_delimiter_is_recognized(text: str, other: str) -> None:
-    for how in ({"map": {"task": "frage"}}, {"task": "{frage}"}, {}):
-        words = refusal(io.StringIO(text), format="csv", **how)
-        assert words.endswith(f"; found one column alone, parted by ','; is the delimiter {other!r}?")
-    assert "delimiter" not in refusal(io.StringIO("frage\na\n"), format="csv", map={"task": "q"})
-
-
-def test_a_delimiter_is_one_character_and_of_csv_alone(tmp_path: Path) -> None:
-    for said in ("", ";;", "a", '"', "\n", " ", "ä", 5):
-        with pytest.raises(UsageError, match=r"delimiter: found .*, wanted one character"):
-            read("gone.csv", delimiter=said)  # type: ignore[arg-type]
-    (tmp_path / "a.jsonl").write_text('{"task": "x"}\n')
-    assert "found a delimiter with jsonl, wanted none" in refusal(tmp_path / "a.jsonl", delimiter=";")
-    assert "found a delimiter with text, wanted none" in refusal(io.StringIO("x"), delimiter=";")
-
-
-@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl"])
-def test_carriage_returns_alone_are_no_line_ends(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(b'{"task": "a"}\r{"task": "b"}\r')
-    words = "found carriage returns alone as line ends, wanted line feeds; tr '\\r' '\\n' < FILE"
-    assert refusal(tmp_path / name) == f"{tmp_path / name}: {words}"
-    assert refused(io.BytesIO(b"a\rb\nc\n"), format="text") == {1: words}
-    assert works(io.BytesIO(b"a\r\r\nc\r"), format="text") == [Prompt("a"), Prompt("c")]
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "words"),
-    [
-        ("question,answer\nq,a\n", {}, "unknown key 'question'; known: task"),
-        ("question,answer\nq,a\n", {"map": {"task": "text"}}, "task: no column 'text'; columns: question, answer"),
-        ("question,answer\nq,a\n", {"task": "{text}"}, "task: no column 'text'"),
-        ("task,task\nq,a\n", {}, "found two columns named 'task', wanted every column once"),
-        ("task\n", {}, "found no rows below the header"),
-        ("task\n\n\n", {}, "found no rows below the header"),
-        ('"task\n', {}, "line 1: found a quote that is never closed"),
-        (b"t\xe9sk\nx\n", {}, "the file: the header: found the byte 0xE9 as character 2, wanted UTF-8"),
-    ],
-)
-def test_a_header_that_cannot_serve_is_one_refusal_of_the_file(text: str | bytes, options: Any, words: str) -> None:
-    source = io.BytesIO(text) if isinstance(text, bytes) else io.StringIO(text)
-    with pytest.raises(UsageError) as caught:
-        list(read_rows(source, format="csv", **options))
-    assert words in str(caught.value)
-
-
-def test_csv_cells_of_fields_that_are_no_text_are_json_or_plain() -> None:
-    table = io.StringIO()
-    writer = csv.writer(table)
-    writer.writerow(["task", "params", "tags", "images", "schema", "model", "label", "carried"])
-    writer.writerow(["x", '{"seed": 1}', "a, b", "a.png", '{"type": "object"}', "", "", '{"c": 1}'])
-    writer.writerow(["y", "", '["a,b"]', '["a.png", "b.png"]', "", "m", "l", ""])
-    writer.writerow(["z", "{", "", "", "", "", "", ""])
-    writer.writerow(["z", "[1]", "", "", "", "", "", ""])
-    first, second, third, fourth = read_rows(io.StringIO(table.getvalue()), format="csv")
-    assert first == Row(
-        Prompt("x", params={"seed": 1}, images=("a.png",), schema={"type": "object"}),
-        tags=("a", "b"), carried={"c": 1}, line=2,
-    )  # fmt: skip
-    assert second == Row(Prompt("y", images=("a.png", "b.png"), model="m"), tags=("a,b",), label="l", line=3)
-    assert isinstance(third, Refused)
-    assert "params: found '{', wanted JSON" in third.reason
-    assert fourth == Refused(5, "params: found list, wanted a mapping")
-
-
-@given(
-    st.lists(
-        st.tuples(*[st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), min_size=1)] * 2),
-        min_size=1,
-        max_size=5,
-    )
-)
-def test_what_the_csv_module_writes_is_read_back(cells: list[tuple[str, str]]) -> None:
-    rows = [(one, other) for one, other in cells if one.strip()]
-    table = io.StringIO(newline="")
-    csv.writer(table).writerows([("q", "c"), *rows])
-    if not rows:
-        return
-    found = list(read(io.BytesIO(table.getvalue().encode()), format="csv", map={"task": "q"}))
-    assert [(row.work.task, (row.carried or {})["c"]) for row in found] == rows
-
-
 # Bounds
 
 
@@ -639,105 +482,3 @@ def test_the_file_is_opened_when_reading_starts_and_closed_when_it_ends(
     assert not opened[0].closed
     rows.close()  # type: ignore[attr-defined]
     assert opened[0].closed
-
-
-# OpenAI batch files
-
-
-def batch(custom_id: Any = "a", text: str = "x", **more: Any) -> dict[str, Any]:
-    body = {"model": "m", "messages": [{"role": "user", "content": text}], **more.pop("body", {})}
-    line = {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body, **more}
-    return {name: value for name, value in line.items() if value is not None}
-
-
-def asked(text: str, **params: Any) -> Prompt:
-    return Prompt(messages=[{"role": "user", "content": text}], model="m", params=params)
-
-
-def test_a_batch_file_is_read_as_it_stands() -> None:
-    rows = list(read_rows(lines_of(batch(), batch("b", body={"temperature": 0}), batch("c"))))
-    assert rows == [
-        Row(asked("x"), custom_id="a", line=1),
-        Row(asked("x", temperature=0), custom_id="b", line=2),
-        Row(asked("x"), custom_id="c", line=3),
-    ]
-
-
-@pytest.mark.parametrize("name", ["batch.jsonl", "batch.ndjson", "batch"])
-def test_a_batch_file_is_told_by_its_first_line(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(b"\xef\xbb\xbf\n" + lines_of(batch()).getvalue())
-    assert works(tmp_path / name) == [asked("x")]
-    with pytest.raises(UsageError, match="found a line of an OpenAI batch file among other rows"):
-        list(read(tmp_path / name, format="jsonl"))
-
-
-def test_only_a_line_with_a_custom_id_and_a_body_tells_a_batch_file(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(lines_of(batch()).getvalue())
-    assert works(tmp_path / "a.txt")[0].task.startswith('{"custom_id"')
-    for first in ({"task": "x"}, {"body": {}, "task": "x"}, {"custom_id": "a", "body": "text"}):
-        assert 2 in refused(lines_of(first, batch()))
-    assert 1 not in refused(lines_of({"custom_id": "a", "body": {}, "task": "x"}, batch("b")), task="{task}")
-
-
-def test_columns_named_like_a_batch_files_are_columns_where_they_are_mapped() -> None:
-    row = {"custom_id": "a", "body": {"a": 1}, "q": "x"}
-    [request] = read(lines_of(row), map={"task": "q"})
-    assert request == Request(Prompt("x"), carried={"custom_id": "a", "body": {"a": 1}})
-
-
-def test_bad_lines_of_a_batch_file_are_refused_by_number_and_reason_while_good_ones_go_on() -> None:
-    lines = {
-        1: batch("1"),
-        2: batch("2", body={"n": 2}),
-        3: batch("3", url="/v1/embeddings"),
-        4: batch("4", method="GET"),
-        5: batch("5", body={"stream": True}),
-        6: batch(None),
-        7: batch(7),
-        8: batch("1"),
-        9: batch("2"),
-        10: {"task": "x"},
-        11: batch("11", body={"messages": []}),
-        12: batch("12", metadata={}),
-        13: batch("13"),
-    }
-    rows = list(read_rows(lines_of(*lines.values()), format="openai-batch"))
-    assert [row.line for row in rows] == list(lines)
-    reasons = {row.line: row.reason for row in rows if isinstance(row, Refused)}
-    wanted = {
-        2: "body.n: found int 2, wanted 1",
-        3: "url: found text '/v1/embeddings', wanted /v1/chat/completions",
-        4: "method: found text 'GET', wanted POST",
-        5: "body.stream: found bool True",
-        6: "custom_id: found none, wanted a name",
-        7: "custom_id: found int 7, wanted text",
-        8: "custom_id: found '1' again, which names line 1; wanted each once",
-        9: "custom_id: found '2' again, which names line 2",
-        10: "found no body, wanted {",
-        11: "body.messages: found an empty list",
-        12: "unknown key 'metadata' beside the body",
-    }
-    assert reasons.keys() == wanted.keys()
-    assert [line for line, words in wanted.items() if words not in reasons[line]] == []
-
-
-def test_what_applies_to_all_fills_what_a_body_leaves_open() -> None:
-    format_ = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"title": "own"}}}
-    own = {"temperature": 1, "response_format": format_}
-    found = works(
-        lines_of(batch("a"), batch("b", body=own), batch("c", body={"response_format": {"type": "text"}})),
-        schema={"title": "all"}, params={"temperature": 0, "seed": 5},
-    )  # fmt: skip
-    assert [work.schema for work in found] == [{"title": "all"}, {"title": "own"}, None]
-    assert [(work.params["temperature"], work.params["seed"]) for work in found] == [(0, 5), (1, 5), (0, 5)]
-
-
-@pytest.mark.parametrize("options", [{"map": {"task": "q"}}, {"task": "{q}"}, {"system": "Be brief."}])
-def test_what_a_batch_file_says_itself_cannot_be_said_beside_it(options: dict[str, Any]) -> None:
-    [name] = options
-    with pytest.raises(UsageError, match=f"format openai-batch: found {name}, wanted none"):
-        read("gone.jsonl", format="openai-batch", **options)
-
-
-def test_a_system_beside_what_turns_out_to_be_a_batch_file_is_refused() -> None:
-    assert "the file: found system, wanted none" in refusal(lines_of(batch()), system="Be brief.")
