@@ -1,14 +1,17 @@
-"""What holds in every test: no lane sees a request that the ledger does not have."""
+"""No lane sees a request that the ledger does not have, in any test; and settings that hold nothing of this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
+from settings_here import Load
 
 from millpond.drill.faultlane import FaultLane
+from millpond.settings import Settings, load
 from millpond.store.store import Store
 
 
@@ -45,3 +48,23 @@ def _ledger_rows(path: str) -> int:
         return database.execute("SELECT count(*) FROM attempt").fetchall()[0][0]
     finally:
         database.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder that commands are given in."""
+    (tmp_path / "here").mkdir()
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def loaded(tmp_path: Path, folder: Path) -> Load:
+    """Write ./millpond.yaml and load it, with nothing of this machine's environment."""
+
+    def load_here(text: str | None = None, *, env: Mapping[str, str] | None = None, **given: Any) -> Settings:
+        if text is not None:
+            (folder / "millpond.yaml").write_text(text, encoding="utf-8")
+        places = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "XDG_DATA_HOME": str(tmp_path / "data")}
+        return load(env={**places, **(env or {})}, cwd=folder, **given)
+
+    return load_here
