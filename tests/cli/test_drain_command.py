@@ -187,3 +187,11 @@ def test_on_a_terminal_a_live_screen_shows_lanes_and_events(mill: Mill, environm
     assert text.rstrip().endswith("next: millpond results -o out.jsonl")
     colours = re.findall(r"\x1b\[(?:\d+;)*(?:3[0-7]|38;\d+;\d+)(?:;\d+)*m", text)
     assert bool(colours) is not bool(environment)
+
+
+def test_a_job_that_no_lane_can_serve_is_told_of_when_it_fails(mill: Mill) -> None:
+    mill.settings(lanes={"up": {"kind": "command", "price": 0, "command": ["cat"]}})
+    mill.run("enqueue", "-", stdin='{"task": "x", "model": "nope"}\n')
+    told = mill.run("drain").stdout
+    assert "failed job 1: unfit: no configured lane can serve this work: up does not offer the model 'nope'" in told
+    assert "done 0 · failed 1" in told

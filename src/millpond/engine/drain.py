@@ -291,7 +291,9 @@ class Drainer:
             ),
             full=False,
         )
-        self.tab.failed += got.failed
+        self.tab.failed += len(got.failed)
+        for job_id, reason in got.failed.items():
+            self._tell(Happening("failed", job_id, "", reason))
         for lease in got.leases:
             self.tab.lanes[lease.lane].in_flight += 1
             order = lanes_for(lease.work, lease.route, self._policy, lease.wished_lane)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from millpond.db.database import Transaction
@@ -28,10 +28,10 @@ NextLane = Callable[[Work, str, str, Past], Step | Exhausted]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a lease took, and how many jobs it failed because no lane can serve them."""
+    """What a lease took, and the jobs that it failed because no lane can serve them, each with the reason."""
 
     leases: list[Lease]
-    failed: int = 0
+    failed: Mapping[int, str] = field(default_factory=dict[int, str])
 
 
 GRANTED = "granted"
@@ -59,7 +59,7 @@ def lease(
     if tx.one("owner_lives", owner=owner) is None:
         raise LeaseLost(f"owner {owner} was declared dead; it leases nothing more under this name")
     wake_due(tx, now_ms, wake_rows)
-    failed = route_new(tx, route, now_ms) if route is not None else 0
+    failed = route_new(tx, route, now_ms) if route is not None else {}
     closed = closed_lanes(tx, now_ms)
     open_room = {lane: slots for lane, slots in room.items() if slots > 0 and lane not in closed}
     for lane in open_room.keys() & set(serial):  # one at a time across processes: others' leases count
@@ -87,13 +87,13 @@ def wake_due(tx: Transaction, now_ms: int, limit: int) -> int:
     return woken
 
 
-def route_new(tx: Transaction, route: NextLane, now_ms: int) -> int:
+def route_new(tx: Transaction, route: NextLane, now_ms: int) -> dict[int, str]:
     """Give jobs without a lane their next one, a bounded chunk at a time; what no lane can serve any more fails.
 
     What is still held of a key's past is left out: the job waits for it at `record`. With a job that fails its
-    undecided attempts are decided, at their worst cost. Returns how many failed.
+    undecided attempts are decided, at their worst cost. Returns those that failed, each with the reason.
     """
-    failed = 0
+    failed: dict[int, str] = {}
     rows = tx.all("unrouted_jobs", limit=ROUTE_CHUNK_ROWS)
     last = _last_attempts(tx, rows)
     for row in rows:
@@ -108,7 +108,8 @@ def route_new(tx: Transaction, route: NextLane, now_ms: int) -> int:
             worst = worst_bill(work, one.lane, now_ms) if one.lane else None
             certain = one.lane is not None and one.lane.price.kind == "free"
             resolve(tx, one.uid, "fail", worst=worst, certain=certain, now_ms=now_ms)
-        failed += move(tx, row, "fail", now_ms, reason=step.reason, by="policy")
+        if move(tx, row, "fail", now_ms, reason=step.reason, by="policy"):
+            failed[row.id] = step.reason
     return failed
 
 

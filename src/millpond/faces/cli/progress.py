@@ -51,7 +51,8 @@ class Progress:
         if self._every > 1 and not self._is_worth_a_line(happening):
             return
         job = f"job {happening.job_id}" if happening.job_id is not None else "lane"
-        self.note(f"{happening.kind} {job} {happening.lane}: {happening.words}".rstrip(": "))
+        where = " ".join(filter(None, (happening.kind, job, happening.lane)))
+        self.note(f"{where}: {happening.words}".rstrip(": "))
         if not self._is_live and time.monotonic() - self._told_s >= EVERY_S:
             self._told_s = time.monotonic()
             self._line(self._counts_in_words(self._queue.counts()))
