@@ -271,6 +271,17 @@ def test_stop_ends_hanging_connections_at_once() -> None:
         connect(lane)
 
 
+def test_stop_ends_a_connection_that_it_takes_at_that_moment() -> None:
+    for _ in range(30):
+        lane = FaultLane()
+        lane.start()
+        wires = [connect(lane) for _ in range(3)]
+        lane.stop()
+        for wire in wires:
+            with wire, contextlib.suppress(ConnectionResetError):
+                assert all_of(wire) == b""
+
+
 def test_a_server_that_was_stopped_comes_back_at_the_same_address_with_its_memory() -> None:
     lane = FaultLane()
     with pytest.raises(UsageError, match="no address yet"):

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import threading
 import time
 from collections import Counter
@@ -108,7 +109,7 @@ class FaultLane:
         self._posts: list[Post] = []
         self._ordinals: Counter[str] = Counter()
         self._changed = threading.Condition()
-        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._connections: dict[asyncio.Task[None], socket.socket] = {}
         self._thread: threading.Thread | None = None
         self._ending: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
 
@@ -170,22 +171,29 @@ class FaultLane:
         Raises UsageError if the port is taken.
         """
         try:
-            server = await asyncio.start_server(self._connected, HOST, self._port, backlog=1024)
+            listener = socket.create_server((HOST, self._port), backlog=1024)
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
             raise UsageError(f"cannot listen on {HOST}:{self._port} ({reason}); give another port") from error
-        self._port = server.sockets[0].getsockname()[1]
+        self._port = listener.getsockname()[1]
         self._began_s = self._clock() if self._began_s is None else self._began_s
+        # Not asyncio's own server: it forgets a connection that it took in the turn in which it is closed.
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        loop.add_reader(listener, self._take, listener)
         try:
             if on_ready:
                 on_ready(self.base_url)
-            await asyncio.get_running_loop().create_future()
+            await loop.create_future()
         finally:
-            server.close()
-            for task, writer in self._connections.items():
-                writer.transport.abort()
+            loop.remove_reader(listener)
+            listener.close()
+            wires = dict(self._connections)
+            for task in wires:
                 task.cancel()
-            await asyncio.gather(*self._connections, return_exceptions=True)
+            await asyncio.gather(*wires, return_exceptions=True)
+            for wire in wires.values():
+                wire.close()
 
     # ------------------------------------------------------------ what is remembered
 
@@ -265,16 +273,23 @@ class FaultLane:
 
     # ------------------------------------------------------------ one connection
 
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(self._serve(reader, writer))
-        self._connections[task] = writer
-        task.add_done_callback(lambda done: self._connections.pop(done))
+    def _take(self, listener: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionError):  # nobody is there any more
+            while True:
+                wire, _ = listener.accept()
+                task = asyncio.ensure_future(self._serve(wire))
+                self._connections[task] = wire
+                task.add_done_callback(lambda done: self._connections.pop(done))
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, wire: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=wire)
         try:
             await self._requests(Connection(reader, writer))
         except (ConnectionError, h11.RemoteProtocolError):
             pass  # The client left or spoke no HTTP: nobody to tell it to.
+        except asyncio.CancelledError:
+            writer.transport.abort()
+            raise
         finally:
             writer.close()
 
