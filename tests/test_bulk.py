@@ -119,7 +119,7 @@ def test_many_jobs_are_moved_a_chunk_to_a_commit_and_none_is_passed_over(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "CHUNK_JOBS", 7)
-    monkeypatch.setattr("millpond.store.store.PAGE_ROWS", 5)
+    monkeypatch.setattr("millpond.store.reader.PAGE_ROWS", 5)
     queue.enqueue_many([f"q{n}" for n in range(50)])
     assert queue.cancel("state:ready", dry_run=True) == BulkReport(50, 0, 0, {}, dry_run=True)
     assert queue.cancel("state:ready") == BulkReport(50, 50, 0, {})

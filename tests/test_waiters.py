@@ -15,7 +15,7 @@ import pytest
 
 from millpond import AsyncQueue, Event, Policy, Queue, QueueUnavailable, UsageError
 from millpond.async_queue import THREADS
-from millpond.store.store import PAGE_ROWS
+from millpond.store.reader import PAGE_ROWS
 from millpond.testing import ScriptedLane
 
 

@@ -8,7 +8,8 @@ from itertools import islice
 from typing import Generic, TypeAlias, TypeVar
 
 from millpond.rules.job import Event, Result
-from millpond.store.store import PAGE_ROWS, Store
+from millpond.store.reader import PAGE_ROWS
+from millpond.store.store import Store
 from millpond.waiters import Waiters
 
 T = TypeVar("T")

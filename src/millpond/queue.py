@@ -59,7 +59,8 @@ from millpond.settings.home import make_home
 from millpond.settings.load import Settings, load
 from millpond.store.enqueue import CHUNK_REQUESTS, Asked
 from millpond.store.looking import number_of
-from millpond.store.store import PAGE_ROWS, Store, open_sqlite
+from millpond.store.reader import PAGE_ROWS
+from millpond.store.store import Store, open_sqlite
 from millpond.waiters import EVERYTHING, Doorbell, Everything, Waiters
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from weakref import WeakValueDictionary
 
 from millpond.db import fork
 from millpond.rules.errors import QueueUnavailable
-from millpond.store.store import PAGE_ROWS, Store
+from millpond.store.reader import PAGE_ROWS
+from millpond.store.store import Store
 
 
 class Everything(Enum):

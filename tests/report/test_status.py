@@ -12,7 +12,7 @@ from millpond.report.status import UNATTENDED_MS, build
 from millpond.rules.admission import Closing
 from millpond.rules.job import OwnerRow
 from millpond.rules.policy import LanePolicy, Policy
-from millpond.store import store as stores
+from millpond.store import reader
 from millpond.testing.store_scene import Scene
 
 POLICY = Policy(lanes={"free": LanePolicy("free", max_in_flight=4), "paid": LanePolicy("paid", serial=True),
@@ -111,14 +111,14 @@ def test_the_ready_jobs_of_a_lane_are_counted_up_to_a_limit(scene: Scene, monkey
         scene.ask(f"k{n}", lane="free")
     assert scene.store.ready_of_lane("free", limit=3) == 3
     assert build(scene.store, POLICY, HOLDER).lanes[0].ready == 5
-    assert stores.COUNT_LIMIT == 10_000
+    assert reader.COUNT_LIMIT == 10_000
 
 
 def test_a_status_reads_through_indexes_alone(scene: Scene) -> None:
     """No statement of a status may walk over jobs or attempts: it costs the same at a million of them."""
     import apsw
 
-    texts = (Path(stores.__file__).with_name("statements.sql")).read_text()
+    texts = (Path(reader.__file__).with_name("statements.sql")).read_text()
     from millpond.db.sqlite import TOKENS
     from millpond.db.statements import expand, load
 

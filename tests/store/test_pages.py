@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.store import store as verbs
+from millpond.store import reader
 from millpond.testing.store_scene import RELEASE, Scene, asked
 
 
 @pytest.fixture(params=[1, 2, 3, 100])
 def paged(scene: Scene, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    monkeypatch.setattr(verbs, "PAGE_ROWS", request.param)
+    monkeypatch.setattr(reader, "PAGE_ROWS", request.param)
     return scene
 
 

@@ -27,8 +27,9 @@ from millpond.rules.policy import Policy
 from millpond.rules.router import lanes_for, route_work
 from millpond.store import lease as leasing
 from millpond.store.lanes import LaneRow, load_of
+from millpond.store.reader import PAGE_ROWS
 from millpond.store.reclaim import Reclaimed
-from millpond.store.store import PAGE_ROWS, Store
+from millpond.store.store import Store
 
 POLL_MS = 200
 """How often other processes' writes are looked for while idle: one PRAGMA, no row is read until somebody committed.

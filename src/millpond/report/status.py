@@ -14,7 +14,8 @@ from millpond.rules.lifecycle import pending
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.times import age_words, show_ms
 from millpond.store.lanes import LaneRow
-from millpond.store.store import COUNT_LIMIT, Store
+from millpond.store.reader import COUNT_LIMIT
+from millpond.store.store import Store
 
 LaneState = Literal["open", "saturated", "down", "paused", "off", "unknown"]
 """`paused` by a person, `off` by the settings, `unknown`: work waits for a lane that the settings do not name."""
