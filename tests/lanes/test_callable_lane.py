@@ -276,8 +276,7 @@ def test_a_handler_says_how_its_call_ended(error: Any, said: str, after_ms: int 
 
 def means(lane: CallableLane, evidence: Evidence) -> tuple[str, str]:
     """Outcome and code, by the table, as the engine asks it."""
-    harmless = lane.policy.runs_code and not lane.policy.effects
-    classified = classify(evidence, exceptions_harmless=harmless)
+    classified = classify(evidence, lane.policy.declared)
     return classified.outcome, classified.code
 
 

@@ -82,7 +82,7 @@ def test_an_exit_status_is_told_with_the_end_of_stderr() -> None:
         lane = program(source, effects=effects)
         evidence = ask(lane)
         assert (evidence.sent, evidence.failure, evidence.said) == ("yes", "exit_status", None)
-        assert classify(evidence, exceptions_harmless=lane.policy.runs_code and not effects).outcome == outcome
+        assert classify(evidence, lane.policy.declared).outcome == outcome
         assert evidence.message.startswith("exit status 3: x")
         assert evidence.message.endswith("no water")
         assert len(evidence.message) <= KEPT_CHARS + 20

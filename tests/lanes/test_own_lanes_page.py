@@ -17,6 +17,7 @@ from millpond.drill.faultlane import FaultLane
 from millpond.lanes.lane import Call
 from millpond.rules.evidence import Evidence, Failure
 from millpond.rules.outcome import TABLE, classify
+from millpond.rules.view import Declared
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "own-lanes.md").read_text(encoding="utf-8")
@@ -57,7 +58,9 @@ def test_every_row_that_the_page_names_is_in_the_table() -> None:
 def test_a_failure_of_what_was_not_sent_is_read_as_the_page_says() -> None:
     local = {"refused", "dns", "tls", "connect_timeout"}
     for word in set(get_args(Failure)) - {"died"}:
-        elsewhere, here = (classify(Evidence(sent="no", failure=word), local=at_home).row for at_home in (False, True))
+        elsewhere, here = (
+            classify(Evidence(sent="no", failure=word), Declared(local=at_home)).row for at_home in (False, True)
+        )
         assert elsewhere == ("unsent-pool" if word == "pool_timeout" else "unsent")
         assert here == ("unsent-local" if word in local else elsewhere)
 

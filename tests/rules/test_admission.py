@@ -12,6 +12,7 @@ from millpond.rules.admission import NOTHING_YET, Admitted, Closing, InARow, Lan
 from millpond.rules.evidence import Evidence
 from millpond.rules.outcome import classify
 from millpond.rules.policy import LanePolicy, Policy
+from millpond.rules.view import Declared
 
 LANE = LanePolicy("free", max_in_flight=4)
 
@@ -44,7 +45,7 @@ def test_a_lane_that_closed_since_the_lease_takes_nothing() -> None:
 
 
 def ended(evidence: Evidence, in_a_row: InARow = NOTHING_YET, **policy: int) -> Closing | None:
-    classified = classify(evidence, local=True, default_delay_ms=5_000)
+    classified = classify(evidence, Declared(local=True), default_delay_ms=5_000)
     return closing(classified, None, LANE, Policy(**policy), in_a_row, 1_000, 0.0)  # pyright: ignore[reportArgumentType]
 
 
@@ -62,7 +63,7 @@ def test_a_good_reply_ends_the_row_of_closings() -> None:
     good = classify(Evidence(status=200, terminal=True, has_content=True, finish_reason="stop"))
     assert row.and_then(good) == NOTHING_YET
     assert row.and_then(classify(Evidence(status=429))) == InARow(saturations=4)
-    assert row.and_then(classify(Evidence(sent="no", failure="refused"), local=True)) == InARow(3, 3)
+    assert row.and_then(classify(Evidence(sent="no", failure="refused"), Declared(local=True))) == InARow(3, 3)
 
 
 def test_a_lane_is_down_after_so_many_refused_connections_in_a_row() -> None:

@@ -16,14 +16,19 @@ from millpond.rules.evidence import Evidence, Failure, Sent
 from millpond.rules.job import Outcome, Reply
 from millpond.rules.outcome import TABLE, TABLE_VERSION, Classified, classify
 from millpond.rules.provider_words import STATUS_OF
+from millpond.rules.view import Declared
 
 NOW_MS = 1_796_083_200_000  # 2026-12-01T00:00Z
 DEFAULT_MS, CAP_MS = 5_000, 60_000
 PAGE = (Path(__file__).parents[2] / "docs" / "outcomes.md").read_text(encoding="utf-8")
 
 
+TIMES = {"now_ms": NOW_MS, "default_delay_ms": DEFAULT_MS, "cap_ms": CAP_MS}
+
+
 def judge(evidence: Evidence, **declared: Any) -> Classified:
-    return classify(evidence, now_ms=NOW_MS, default_delay_ms=DEFAULT_MS, cap_ms=CAP_MS, **declared)
+    times = {name: declared.pop(name, default) for name, default in TIMES.items()}
+    return classify(evidence, Declared(**declared), **times)
 
 
 def whole(**seen: Any) -> Evidence:
@@ -433,7 +438,7 @@ DECLARED = st.fixed_dictionaries(
 
 @given(EVIDENCE, DECLARED)
 def test_classify_never_raises_and_keeps_its_bounds(evidence: Evidence, declared: dict[str, Any]) -> None:
-    found = classify(evidence, **declared)
+    found = judge(evidence, **declared)
     row = next(row for row in TABLE if row.name == found.row)
     assert found.outcome == row.outcome
     assert found.code
@@ -450,7 +455,7 @@ def test_classify_never_raises_and_keeps_its_bounds(evidence: Evidence, declared
 def test_what_was_not_sent_is_never_ambiguous(evidence: Evidence, declared: dict[str, Any]) -> None:
     unsent = replace(evidence, sent="no", said=None)
     if unsent.failure != "died":  # Nobody is left to vouch that nothing was sent.
-        assert classify(unsent, **declared).outcome in ("retryable", "saturated")
+        assert judge(unsent, **declared).outcome in ("retryable", "saturated")
 
 
 @given(EVIDENCE, DECLARED)
@@ -460,13 +465,13 @@ def test_what_was_sent_and_not_answered_is_never_sent_again_blindly(
     unanswered = replace(evidence, sent="yes", status=None, code="", type="", said=None, terminal=False)
     declared = {**declared, "exceptions_harmless": False}
     if unanswered.failure not in (None, "stream_error", "redirect"):
-        assert classify(unanswered, **declared).outcome == "ambiguous"
-    assert classify(unanswered, **declared).outcome not in ("retryable", "saturated", "ok")
+        assert judge(unanswered, **declared).outcome == "ambiguous"
+    assert judge(unanswered, **declared).outcome not in ("retryable", "saturated", "ok")
 
 
 @given(EVIDENCE, DECLARED)
 def test_ok_needs_a_whole_reply_without_an_error(evidence: Evidence, declared: dict[str, Any]) -> None:
-    if classify(evidence, **declared).outcome == "ok":
+    if judge(evidence, **declared).outcome == "ok":
         assert evidence.terminal
         assert evidence.has_content
         assert evidence.failure is None
@@ -482,4 +487,4 @@ def test_work_that_gave_content_is_never_retried_for_an_error_after_it(
     evidence: Evidence, declared: dict[str, Any]
 ) -> None:
     late = replace(evidence, sent="yes", status=200, failure="stream_error", content_before_error=True, said=None)
-    assert classify(late, **declared).outcome == "ambiguous"
+    assert judge(late, **declared).outcome == "ambiguous"

@@ -11,20 +11,17 @@ from millpond.rules.job import Outcome
 from millpond.rules.provider_words import (
     CONTENT_WORDS,
     CONTEXT_WORDS,
-    FAILED,
     FILTERED,
     FINISHED,
     LIMIT_ZERO,
     LOADING_WORDS,
-    NO_MONEY_TEXTS,
-    NO_MONEY_WORDS,
     REFUSING_WORDS,
     THING_WORDS,
     TRUNCATED,
     stated_date_ms,
-    status_of,
 )
 from millpond.rules.retry_after import clamped, stated_delay_ms
+from millpond.rules.view import UNDECLARED, Declared, View
 
 TABLE_VERSION = 1
 """Grows with every change of a row's meaning; docs/outcomes.md names it."""
@@ -61,60 +58,6 @@ class Classified:
     warning: str
     row: str
     """The row of the table that decided."""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """The evidence as the rows read it: words in lower case, and the status that an inner error amounts to."""
-
-    seen: Evidence
-    status: int | None
-    """Of an error: the HTTP status, or the one that the inner code stands for; None if there is no error or the code is
-    not known."""
-    is_error: bool
-    """Whether the provider named an error, by status, body or stream event."""
-    is_final: bool
-    """Whether a complete reply without an error is there to be judged by its finish reason."""
-    words: frozenset[str]
-    """The provider's code and type."""
-    text: str
-    """The provider's message."""
-    finish: str
-    has_stated_delay: bool
-    retry_500: bool
-    partial_bodies_harmless: bool
-    exceptions_harmless: bool
-    idempotency: Literal["none", "reject", "replay"]
-    larger_lane_exists: bool
-    local: bool
-
-    @property
-    def is_readable(self) -> bool:
-        """Whether the provider gave any words for its refusal."""
-        return bool(self.words or self.text)
-
-    @property
-    def sent_half(self) -> bool:
-        """Whether the head left and the body did not, and nothing came back."""
-        return self.seen.sent == "headers" and self.seen.status is None and self.seen.failure is not None
-
-    @property
-    def came_after_content(self) -> bool:
-        """Whether the error came after part of an answer."""
-        return self.is_error and (self.seen.content_before_error or self.seen.has_content)
-
-    @property
-    def has_no_money(self) -> bool:
-        """Whether the error says that the account is empty or its limit used up."""
-        return self.is_error and (self.named(*NO_MONEY_WORDS) or any(text in self.text for text in NO_MONEY_TEXTS))
-
-    def named(self, *parts: str) -> bool:
-        """Whether the code or type contains one of these."""
-        return any(part in word for word in self.words for part in parts)
-
-    def says(self, *parts: str) -> bool:
-        """Whether code, type or message contains one of these."""
-        return self.named(*parts) or any(part in self.text for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +122,7 @@ TABLE: tuple[Row, ...] = (
         why="we had no room; nothing left"),
     Row("unsent-local", "retryable", "not_running", lane="count",
         when="not sent: a local lane refused the connection, or DNS, TLS or connect failed",
-        holds=lambda v: v.local and v.seen.sent == "no" and v.seen.failure in _UNSENT_FAILURES,
+        holds=lambda v: v.declared.local and v.seen.sent == "no" and v.seen.failure in _UNSENT_FAILURES,
         why="the server is not running: no attempt of the job is used up, and several in a row close the lane"),
     Row("unsent", "retryable", "unreachable",
         when="not sent, for any other reason",
@@ -255,11 +198,11 @@ TABLE: tuple[Row, ...] = (
         why="somebody on the way gave up waiting; the work may go on"),
     Row("409-replay", "retryable", "in_progress", delay="default",
         when="409 on a lane that replays by idempotency key",
-        holds=lambda v: v.status == 409 and v.idempotency == "replay",
+        holds=lambda v: v.status == 409 and v.declared.idempotency == "replay",
         why="our earlier request is at work: wait, then the same key brings its reply"),
     Row("409-reject", "ambiguous", "key_taken",
         when="409 on a lane that rejects a repeated idempotency key",
-        holds=lambda v: v.status == 409 and v.idempotency == "reject",
+        holds=lambda v: v.status == 409 and v.declared.idempotency == "reject",
         why="the key was taken by our earlier request, whose work exists and cannot be asked for this way"),
     Row("409", "permanent", "conflict",
         when="409 otherwise",
@@ -267,7 +210,7 @@ TABLE: tuple[Row, ...] = (
         why="refused before any work; it would be refused again"),
     Row("413-larger", "unfit", "too_large",
         when="413 and a lane that takes more exists",
-        holds=lambda v: v.status == 413 and v.larger_lane_exists,
+        holds=lambda v: v.status == 413 and v.declared.larger_lane_exists,
         why="another lane may take it"),
     Row("413", "permanent", "too_large",
         when="413 otherwise",
@@ -287,7 +230,7 @@ TABLE: tuple[Row, ...] = (
         why="Groq: no capacity now"),
     Row("500-harmless", "retryable", "server_error",
         when="500 on a lane that declares `retry_500`",
-        holds=lambda v: v.status == 500 and v.retry_500,
+        holds=lambda v: v.status == 500 and v.declared.retry_500,
         why="its provider documents that a 500 does no work and costs nothing; 502, 504, 52x come from boxes between"),
     Row("503-loading", "saturated", "loading", lane="until",
         when="503 while a model is loading",
@@ -317,12 +260,12 @@ TABLE: tuple[Row, ...] = (
     # The request left, or began to leave, and no whole reply came back.
     Row("body-half-sent", "retryable", "body_half_sent",
         when="the body did not leave whole, on a lane that declares partial bodies harmless",
-        holds=lambda v: v.sent_half and v.partial_bodies_harmless,
+        holds=lambda v: v.sent_half and v.declared.partial_bodies_harmless,
         why="half a body cannot be worked on there"),
     Row("exception-harmless", "retryable", "handler_failed",
         when="a handler raised something unforeseen, or its program ended with a non-zero status, and its lane has "
              "no effects",
-        holds=lambda v: v.exceptions_harmless and v.seen.failure in ("exception", "exit_status"),
+        holds=lambda v: v.declared.exceptions_harmless and v.seen.failure in ("exception", "exit_status"),
         why="the lane declares that its handler has no effects"),
     Row("exception", "ambiguous", "handler_failed",
         when="a handler raised something unforeseen",
@@ -384,36 +327,21 @@ TABLE: tuple[Row, ...] = (
 
 def classify(
     evidence: Evidence,
+    declared: Declared = UNDECLARED,
     *,
-    retry_500: bool = False,
-    partial_bodies_harmless: bool = False,
-    exceptions_harmless: bool = False,
-    idempotency: Literal["none", "reject", "replay"] = "none",
-    larger_lane_exists: bool = False,
-    local: bool = False,
     now_ms: int = 0,
     default_delay_ms: int = 5_000,
     cap_ms: int = 3_600_000,
 ) -> Classified:
     """Say what the evidence means, by the first row of TABLE that holds. Never raises.
 
-    The keywords are what the lane declares about itself. `exceptions_harmless`: its handler has no effects (a callable
-    without `effects`). `default_delay_ms` is how long a saturated lane closes if nothing states it, `cap_ms` the
-    longest that a Retry-After may close it.
+    `default_delay_ms` is how long a saturated lane closes if nothing states it, `cap_ms` the longest that a Retry-After
+    may close it.
     """
     stated_ms = stated_delay_ms(evidence.headers, now_ms)
     if stated_ms is None:
         stated_ms = evidence.retry_info_ms
-    view = _view(
-        evidence,
-        has_stated_delay=stated_ms is not None,
-        retry_500=retry_500,
-        partial_bodies_harmless=partial_bodies_harmless,
-        exceptions_harmless=exceptions_harmless,
-        idempotency=idempotency,
-        larger_lane_exists=larger_lane_exists,
-        local=local,
-    )
+    view = View.of(evidence, declared, has_stated_delay=stated_ms is not None)
     row = next(row for row in TABLE if row.holds(view))
     delay_ms: int | None = None
     lane_close = row.lane
@@ -428,52 +356,6 @@ def classify(
     # A handler's own word may come with its own code.
     code = evidence.code if evidence.said == row.outcome and evidence.code else row.code
     return Classified(row.outcome, code, _words(evidence, row), delay_ms, lane_close, warning, row.name)
-
-
-def _view(
-    evidence: Evidence,
-    *,
-    has_stated_delay: bool,
-    retry_500: bool,
-    partial_bodies_harmless: bool,
-    exceptions_harmless: bool,
-    idempotency: Literal["none", "reject", "replay"],
-    larger_lane_exists: bool,
-    local: bool,
-) -> View:
-    words = frozenset(word.strip().lower() for word in (evidence.code, evidence.type) if word.strip())
-    text = evidence.message.lower()
-    finish = (evidence.finish_reason or "").strip().lower()
-    is_http_error = evidence.status is not None and evidence.status >= 400
-    if evidence.failure in ("html", "body_cut"):  # Not the provider's words, or not all of them.
-        words, text = frozenset[str](), ""
-    # Words that come with a failure of the way, or of a handler, describe that failure and are no provider's error.
-    can_be_inner = evidence.failure in (None, "stream_error")
-    is_inner_error = can_be_inner and bool(words or text or finish in FAILED or evidence.failure == "stream_error")
-    is_error = is_http_error or is_inner_error
-    return View(
-        seen=evidence,
-        status=evidence.status
-        if is_http_error
-        else status_of(evidence.code, evidence.type)
-        if is_inner_error
-        else None,
-        is_error=is_error,
-        is_final=evidence.terminal
-        and not is_error
-        and evidence.failure is None
-        and (evidence.status or 200) // 100 == 2,
-        words=words,
-        text=text,
-        finish=finish,
-        has_stated_delay=has_stated_delay,
-        retry_500=retry_500,
-        partial_bodies_harmless=partial_bodies_harmless,
-        exceptions_harmless=exceptions_harmless,
-        idempotency=idempotency,
-        larger_lane_exists=larger_lane_exists,
-        local=local,
-    )
 
 
 def table_in_words() -> str:

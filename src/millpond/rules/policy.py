@@ -12,9 +12,9 @@ from typing import Literal
 from millpond.rules.errors import SettingsError, UnknownLane
 from millpond.rules.job import Outcome, Prompt, ServiceClass
 from millpond.rules.price import UNKNOWN_PRICE, PriceRule
+from millpond.rules.view import Declared, Idempotency
 
 AfterHold = Literal["pin", "same", "ask", "fail"]
-Idempotency = Literal["none", "reject", "replay"]
 Recall = Literal["none", "store", "background"]
 Spill = Literal["never", "when_late"] | int
 """Crossing to a dearer lane for want of room: never, when its due time would be missed, or after so many ms."""
@@ -117,6 +117,16 @@ class LanePolicy:
         """Whether it is a server on this machine: one that refuses connections is not running, not busy."""
         host = self.base_url.partition("://")[2].partition("/")[0].rpartition("@")[2]
         return host.startswith(("127.", "localhost", "[::1]"))
+
+    @property
+    def declared(self) -> Declared:
+        """What it declares about itself, for the table that judges an ending."""
+        return Declared(
+            retry_500=self.retry_500,
+            exceptions_harmless=self.runs_code and not self.effects,
+            idempotency=self.idempotency,
+            local=self.is_local,
+        )
 
     def offers(self, model: str) -> bool:
         """Whether a model that the caller named is served here, by its own name or by an alias.

@@ -20,10 +20,7 @@ def end(heard: Heard, lane: LanePolicy, policy: Policy) -> Ending:
     """Classify what was heard, price it, and say whether the lane closes for it."""
     classified = classify(
         heard.evidence,
-        retry_500=lane.retry_500,
-        exceptions_harmless=lane.runs_code and not lane.effects,
-        local=lane.is_local,
-        idempotency=lane.idempotency,
+        lane.declared,
         now_ms=heard.now_ms,
         default_delay_ms=policy.saturated_default_ms,
         cap_ms=policy.saturated_cap_ms,

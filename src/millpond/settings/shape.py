@@ -15,7 +15,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Dis
 from pydantic_core import PydanticCustomError
 
 from millpond.rules.job import Outcome
-from millpond.rules.policy import AfterHold, Backoff, Deadlines, Idempotency, LanePolicy, Policy, Recall
+from millpond.rules.policy import AfterHold, Backoff, Deadlines, LanePolicy, Policy, Recall
+from millpond.rules.view import Idempotency
 
 POLICY, LANE, DEADLINES, BACKOFF = Policy(), LanePolicy(""), Deadlines(), Backoff()
 
