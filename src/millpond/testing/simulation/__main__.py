@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 
 from millpond.testing.simulation import PromiseBroken, simulate
-from millpond.testing.simulation.world import STEPS
+from millpond.testing.simulation.storm import STEPS
 
 
 def main() -> int:
