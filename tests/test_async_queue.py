@@ -17,7 +17,7 @@ from millpond.rules.policy import LanePolicy
 from millpond.rules.price import FREE
 from millpond.testing import Held, ScriptedLane
 
-NOT_AWAITED = {"at", "dry_run", "ending_of", "enqueue_stream", "first_lane", "registry"}
+NOT_AWAITED = {"at", "ending_of", "registry"}
 """What the command line and AsyncQueue itself use of Queue."""
 
 OF_THE_LOOP = {"on_thread"}

@@ -12,20 +12,21 @@ from types import TracebackType
 from typing import Concatenate, ParamSpec, TypeVar
 
 from millpond.db import fork
+from millpond.door import Registry
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.draining import not_drained
 from millpond.engine.perform import Happening
 from millpond.engine.steadfast import keep, to_its_end
 from millpond.lanes.given import Lanes
 from millpond.paged import Paged
-from millpond.queue import Queue, Registry, Waitable
+from millpond.queue import Queue
 from millpond.report.summary import Summary
 from millpond.rules.errors import LockHeld, MillpondError
 from millpond.rules.html import table
 from millpond.rules.job import Lease, Submission
 from millpond.rules.numbers import seconds
 from millpond.rules.policy import Policy
-from millpond.waiters import EVERYTHING, Everything
+from millpond.waiters import EVERYTHING, Everything, Waitable
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -2,77 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cached_property, partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, cast
 
 from millpond import bulk
-from millpond.db.spool import Spool
+from millpond.door import Askable, Door, Registry
 from millpond.engine.clock import wall_ms
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.draining import Drains, not_drained, run
 from millpond.engine.owner import DrainLock, Holder
 from millpond.engine.perform import Happening
 from millpond.engine.workers import Workers
-from millpond.intake import Defaults, each_samples, take
+from millpond.intake import Defaults
 from millpond.lanes.given import Lanes, choose_lanes
 from millpond.lanes.imported import load_target
 from millpond.paged import Paged, as_they_come, by_pages, events_since
 from millpond.report import explain, report, status
-from millpond.report.dry_run import DryRun
 from millpond.report.estimate import Estimate
 from millpond.report.report import Report
 from millpond.report.status import Status
 from millpond.report.summary import Summary
-from millpond.rules.errors import KeyConflict, LockHeld, UsageError
+from millpond.rules.errors import LockHeld, UsageError
 from millpond.rules.filters import parse
 from millpond.rules.html import table
 from millpond.rules.job import (
     MAX_ID,
     Attempt,
     BulkReport,
-    Command,
     Event,
     Job,
     Lease,
-    Prompt,
     Receipt,
     Reply,
-    Request,
     Result,
     ServiceClass,
     Submission,
-    Work,
 )
 from millpond.rules.numbers import seconds, whole_number
 from millpond.rules.policy import Policy
-from millpond.rules.prompt import short_name
-from millpond.rules.router import Past, Step, route_work
 from millpond.rules.times import instant_ms
 from millpond.settings.home import make_home
 from millpond.settings.load import Settings, load
-from millpond.store.enqueue import CHUNK_REQUESTS, Asked
 from millpond.store.looking import number_of
-from millpond.store.reader import PAGE_ROWS
 from millpond.store.store import Store, open_sqlite
-from millpond.waiters import EVERYTHING, Doorbell, Everything, Waiters
+from millpond.waiters import EVERYTHING, Doorbell, Everything, Waitable, Waiters, no_request, request_id
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-Waitable = Receipt | int
-Askable: TypeAlias = "Prompt | str | Mapping[str, Any] | Request | Command | BaseModel"
-"""What can be handed in: see `Queue.enqueue`."""
 When = str | datetime | timedelta
 """A moment or a duration, as `rules.times` reads them."""
-Registry: TypeAlias = "Mapping[str, type[BaseModel]]"
-"""Name of a command's type -> its model."""
 
 
 class Queue:
@@ -98,6 +81,7 @@ class Queue:
         self.policy = policy
         self.home = home
         self._find_registry = registry if callable(registry) else lambda: registry
+        self.door = Door(store, lambda: self.policy, lambda: self.registry)
         self._workers = Workers(store, folder, policy, lambda: self.registry)
         self._drains = Drains(store, folder)
         self._waiters = Waiters(store, doorbell or Doorbell())
@@ -215,7 +199,7 @@ class Queue:
             tags=tags,
             trace_id=trace_id,
         )
-        return self.store.enqueue_one(self._take(work, 0, defaults), max_age_ms=self.policy.artifact_max_age_ms)
+        return self.door.enqueue(work, defaults)
 
     def enqueue_many(
         self,
@@ -236,78 +220,14 @@ class Queue:
         """
         if on_done is not None:
             raise UsageError("on_done: completion hooks come with a later version; leave it out")
-        submission = short_name(submission, "submission")
-        asked = self._take_all(works, each, defaults)
-        max_age = self.policy.artifact_max_age_ms
-        if strict:
-            with Spool[Asked]() as whole:
-                for one in asked:
-                    whole.append(one)
-                return self.store.enqueue_all(whole, name=submission, source=source, max_age_ms=max_age)
-        receipts: list[Receipt] = []
-        for answer in chain.from_iterable(self.enqueue_stream(asked, submission=submission, source=source)):
-            if isinstance(answer, KeyConflict):
-                raise answer
-            receipts.append(answer)
-        return receipts
-
-    def enqueue_stream(
-        self, asked: Iterable[Asked], *, submission: str | None = None, source: str = "api"
-    ) -> Iterator[list[Receipt | KeyConflict]]:
-        """Accept a stream in bounded chunks, and give the answers of each as it is durable. For files of any size."""
-        submission_id = 0
-        chunk: list[Asked] = []
-
-        def flush() -> list[Receipt | KeyConflict]:
-            nonlocal submission_id
-            submission_id = submission_id or self.store.open_submission(submission, source)
-            answers = self.store.enqueue(chunk, submission_id, max_age_ms=self.policy.artifact_max_age_ms)
-            chunk.clear()
-            return answers
-
-        for one in asked:
-            chunk.append(one)
-            if len(chunk) == CHUNK_REQUESTS:
-                yield flush()
-        if chunk:
-            yield flush()
+        return self.door.enqueue_many(works, defaults, submission=submission, each=each, strict=strict, source=source)
 
     def estimate(self, works: Iterable[Askable], *, each: bool = False, **defaults: Any) -> Estimate:
         """What `enqueue_many` would do with these works now, and what the new jobs would cost. Nothing is taken in.
 
         Memory is bounded, however many works there are. Raises what `enqueue_many` would.
         """
-        with self.dry_run() as dry_run:
-            for answer in dry_run.answers(self._take_all(works, each, defaults)):
-                if isinstance(answer, KeyConflict):
-                    raise answer
-            return dry_run.estimate()
-
-    def dry_run(self) -> DryRun:
-        """What `estimate` goes by, for streams of requests; to be closed. For files of any size."""
-        return DryRun(self.store, self.policy)
-
-    def _take_all(self, works: Iterable[Any], each: bool, defaults: Mapping[str, Any]) -> Iterator[Asked]:
-        common = _defaults(defaults)
-        asked = (self._take(work, at, common) for at, work in enumerate(works))
-        return each_samples(asked) if each else asked
-
-    def _take(self, work: Any, position: int, defaults: Defaults) -> Asked:
-        if defaults.lane:
-            self.policy.lane(defaults.lane)
-        return take(
-            work,
-            position=position,
-            registry=None if _is_plain(work) else self.registry,
-            defaults=defaults,
-            now_ms=self.store.now_ms(),
-            first_lane=self.first_lane,
-        )
-
-    def first_lane(self, work: Work, route: str, wish: str) -> str:
-        """Where routing starts work that has no past; "" where that is to be found when it is leased."""
-        step = route_work(work, route, wish, Past(), self.policy)
-        return step.lane if isinstance(step, Step) else ""  # what fits no lane today may fit one by then
+        return self.door.estimate(works, defaults, each=each)
 
     # --- looking --------------------------------------------------------------------------------------------------
 
@@ -388,9 +308,10 @@ class Queue:
 
     def result(self, receipt_or_request_id: Waitable) -> Result | None:
         """The result of one request; None while it has none. Raises UsageError for an unknown request."""
-        found = self.store.result(_request_id(receipt_or_request_id))
+        id_ = request_id(receipt_or_request_id)
+        found = self.store.result(id_)
         if found is None:
-            raise UsageError(f"no request {_request_id(receipt_or_request_id)} in this queue")
+            raise no_request(id_)
         return found if found.state in ("done", "failed", "cancelled") else None
 
     def wait(
@@ -420,13 +341,7 @@ class Queue:
         if isinstance(what, Submission | str):
             return self._waiters.for_submission(what.id if isinstance(what, Submission) else self.submission(what).id)
         several = cast("Iterable[Waitable]", what if isinstance(what, Iterable) else [what])
-        ids = [_request_id(one) for one in several]
-        for start in range(0, len(ids), PAGE_ROWS):
-            page = ids[start : start + PAGE_ROWS]
-            known = self.store.standing(page)
-            if unknown := next((one for one in page if one not in known), None):
-                raise UsageError(f"no request {unknown} in this queue")
-        return self._waiters.for_requests(ids)
+        return self._waiters.for_named(several)
 
     def ledger(self, job_id: int | None = None, *, last: int | None = None) -> Paged[Attempt]:
         """Attempts in order: of one job and its key, or all; `last`: no more than the last so many."""
@@ -539,25 +454,3 @@ class Queue:
     def accept(self, attempt_uid: str, reply: Reply) -> bool:
         """Hand in the reply of an attempt, however late. Whether it is in force now."""
         return self._workers.accept(attempt_uid, reply)
-
-
-def _defaults(given: Mapping[str, Any]) -> Defaults:
-    try:
-        return Defaults(**given)
-    except TypeError as problem:
-        known = ", ".join(Defaults.__dataclass_fields__)
-        raise UsageError(f"enqueue: {str(problem).rpartition('() ')[2]}; known keywords: {known}") from None
-
-
-def _request_id(one: Waitable) -> int:
-    if isinstance(one, Receipt):
-        return one.request_id
-    if not isinstance(cast(Any, one), int):
-        raise UsageError(f"request: found a {type(one).__name__}, wanted a Receipt or the id of a request")
-    return whole_number(one, "request")
-
-
-def _is_plain(work: Any) -> bool:
-    """Whether work is surely no command, so that nobody needs to know the types."""
-    inner = work.work if isinstance(work, Request) else work
-    return isinstance(inner, Prompt | str | Mapping)

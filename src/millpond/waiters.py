@@ -8,10 +8,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, islice
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from millpond.db import fork
-from millpond.rules.errors import QueueUnavailable
+from millpond.rules.errors import QueueUnavailable, UsageError
+from millpond.rules.job import Receipt
+from millpond.rules.numbers import whole_number
 from millpond.store.reader import PAGE_ROWS
 from millpond.store.store import Store
 
@@ -23,6 +26,9 @@ class Everything(Enum):
 
 
 EVERYTHING = Everything.EVERYTHING
+
+Waitable = Receipt | int
+"""A request: by what was given for it, or by its id."""
 
 POLL_S = 0.2
 """How often other processes' commits are looked for: one PRAGMA for all who wait, under 0.1 % of a core (DESIGN §9)."""
@@ -98,6 +104,16 @@ class Waiters:
         self._thread: threading.Thread | None = None
         self._came = False
         fork.join(self)
+
+    def for_named(self, named: Iterable[Waitable]) -> Future[None]:
+        """As `for_requests`, of those that a caller names. Raises UsageError for what is none, or not in this queue."""
+        ids = [request_id(one) for one in named]
+        for start in range(0, len(ids), PAGE_ROWS):
+            page = ids[start : start + PAGE_ROWS]
+            known = self._store.standing(page)
+            if unknown := next((one for one in page if one not in known), None):
+                raise no_request(unknown)
+        return self.for_requests(ids)
 
     def for_requests(self, ids: Sequence[int]) -> Future[None]:
         """Done once all of these requests, which must exist, are answered, failed or cancelled."""
@@ -223,6 +239,20 @@ class Waiters:
         last_seq = self._store.last_event() if any(one.after is not None for one in awaited) else 0
         over = {one for one in awaited if _is_over(one, look, last_seq)}
         return [future for future, one in waiters.items() if one in over]
+
+
+def request_id(one: Waitable) -> int:
+    """The request that is meant. Raises UsageError for what can be none."""
+    if isinstance(one, Receipt):
+        return one.request_id
+    if not isinstance(cast(Any, one), int):
+        raise UsageError(f"request: found a {type(one).__name__}, wanted a Receipt or the id of a request")
+    return whole_number(one, "request")
+
+
+def no_request(id_: int) -> UsageError:
+    """What is raised for a request that the queue does not have."""
+    return UsageError(f"no request {id_} in this queue")
 
 
 def _is_over(awaited: _Awaited, look: _Look, last_seq: int) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import millpond
 from millpond.queue import Queue
 
-NOT_FOR_CALLERS = {"at", "dry_run", "ending_of", "enqueue_stream", "first_lane", "registry"}
+NOT_FOR_CALLERS = {"at", "ending_of", "registry"}
 """Methods that the command line and AsyncQueue use."""
 
 HERE = Path(__file__).resolve().parent

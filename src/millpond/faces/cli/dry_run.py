@@ -40,7 +40,7 @@ def estimate(queue: Queue, given: Given, files: Iterable[Rows], *, strict: bool)
     Refused rows are said as they come. `strict`: a file with one of them counts for nothing.
     """
     refused = 0
-    with queue.dry_run() as dry_run:
+    with queue.door.dry_run() as dry_run:
         for rows in files:
             if strict:
                 _look_strictly(dry_run, rows)

@@ -149,7 +149,7 @@ def _fill(row: Row | Refused, model: str | None, intent: str) -> Row | Refused:
 def _taking(queue: Queue) -> Taking:
     from millpond.intake import take
 
-    return partial(take, registry=queue.registry, first_lane=queue.first_lane)
+    return partial(take, registry=queue.registry, first_lane=queue.door.first_lane)
 
 
 def _enter(queue: Queue, given: Given, rows: Rows, name: str, *, strict: bool) -> int:
@@ -171,7 +171,7 @@ def _enter(queue: Queue, given: Given, rows: Rows, name: str, *, strict: bool) -
 
 def _by_chunks(queue: Queue, rows: Rows, name: str) -> Iterator[Iterable[Receipt]]:
     """The receipts of each transaction, once it is committed."""
-    return rows.taken_by_chunks(queue.enqueue_stream(rows.asked(), submission=name, source="cli"))
+    return rows.taken_by_chunks(queue.door.enqueue_stream(rows.asked(), submission=name, source="cli"))
 
 
 def _all_or_none(queue: Queue, rows: Rows, name: str) -> Iterator[Iterable[Receipt]]:
