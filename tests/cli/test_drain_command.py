@@ -108,6 +108,21 @@ def test_the_grace_bounds_the_first_signal(mill: Mill) -> None:
         assert process.returncode == 143
 
 
+def test_no_thread_of_a_handler_keeps_the_process_beyond_the_grace(mill: Mill) -> None:
+    began = mill.folder / "began"
+    os.mkfifo(began)
+    mill.file("slow.py", f"import time\n\ndef ask(work):\n    open({str(began)!r}, 'w')\n    time.sleep(600)\n")
+    mill.settings(lanes={"free": {"kind": "python", "target": "slow:ask", "price": 0, "effects": True}})
+    mill.run("enqueue", "-", stdin="a\n")
+    with draining(mill, "--grace", "0.1") as process:
+        began.read_text()
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 143, err
+    [attempt] = json.loads(mill.run("--json", "explain", "1").stdout)["attempts"]
+    assert attempt["outcome"] == "ambiguous", "what became of it is unknown"
+
+
 @pytest.mark.parametrize(
     ("found", "fault"),
     [

@@ -180,6 +180,27 @@ def test_who_leaves_the_block_of_a_queue_ends_its_drain_first(home: Path) -> Non
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("stops", [1, 2])
+def test_to_close_the_queue_is_no_second_stop(home: Path, stops: int) -> None:
+    """How services end: cancel the task of the drain, then leave the block. Only who stops it twice cuts the call."""
+
+    async def main() -> None:
+        lane = ScriptedLane("free", [Held("ok")])
+        async with AsyncQueue.open(home, policy=Policy()) as queue:
+            await queue.enqueue("a")
+            drains = asyncio.create_task(queue.drain(lanes=lane, daemon=True))
+            await lane.began()
+            for _ in range(stops):
+                drains.cancel()
+                await asyncio.sleep(0)
+            asyncio.get_running_loop().call_later(0.1, lane.let_go)
+        await asyncio.wait({drains})
+
+    asyncio.run(main())
+    with Queue.open(home) as again:
+        assert outcomes(again) == [("ok", "ok") if stops == 1 else ("ambiguous", "given_up")]
+
+
 def test_a_queue_is_not_closed_on_the_loop_that_drains_it(home: Path) -> None:
     async def main() -> None:
         lane = ScriptedLane("free", [Held("ok")])

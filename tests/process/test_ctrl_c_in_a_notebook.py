@@ -33,6 +33,7 @@ async def answer(work):
 
 def drain():
     queue.drain(lanes=CallableLane(answer, price="0.01", effects=True), daemon=True)
+    seen.append("went on")
 
 async def cell():
     drain()
@@ -45,17 +46,23 @@ def interrupt():
 
 threading.Thread(target=interrupt).start()
 try:
-    drain() if {plain} else asyncio.new_event_loop().run_until_complete(cell())
+    {runs}
 except KeyboardInterrupt:
     seen.append("interrupted")
 print(json.dumps([seen, queue.drainer(), [row.outcome for row in queue.ledger()], queue.counts()["leased"]]))
 """
 
 
+NOTEBOOK = "asyncio.new_event_loop().run_until_complete(cell())"
+RUNS = pytest.mark.parametrize(
+    "runs", [NOTEBOOK, "drain()", "asyncio.run(cell())"], ids=["in a notebook", "in a script", "within asyncio.run"]
+)
+
+
 def run_cell(
-    home: Path, *, sleeps: float = 60, twice: bool = False, plain: bool = False, after: str = "began.wait()"
+    home: Path, *, sleeps: float = 60, twice: bool = False, runs: str = NOTEBOOK, after: str = "began.wait()"
 ) -> Any:
-    program = CELL.format(sleeps=sleeps, twice=twice, plain=plain, after=after)
+    program = CELL.format(sleeps=sleeps, twice=twice, runs=runs, after=after)
     said = subprocess.run(
         [sys.executable, "-c", program, str(home)], capture_output=True, text=True, timeout=60, check=False
     )
@@ -63,14 +70,15 @@ def run_cell(
     return json.loads(said.stdout)
 
 
-def test_once_lets_the_call_in_flight_end(tmp_path: Path) -> None:
-    assert run_cell(tmp_path, sleeps=0.5) == [["interrupted"], None, ["ok"], 0]
+@RUNS
+def test_once_lets_the_call_in_flight_end(tmp_path: Path, runs: str) -> None:
+    assert run_cell(tmp_path, sleeps=0.5, runs=runs) == [["interrupted"], None, ["ok"], 0]
 
 
 def test_once_ends_a_drain_that_waits_for_work(tmp_path: Path) -> None:
     assert run_cell(tmp_path, sleeps=0, after="queue.wait(1)") == [["interrupted"], None, ["ok"], 0]
 
 
-@pytest.mark.parametrize("plain", [False, True], ids=["in a notebook", "in a script"])
-def test_twice_cuts_the_call_and_keeps_the_lock_until_it_has_ended(tmp_path: Path, plain: bool) -> None:
-    assert run_cell(tmp_path, twice=True, plain=plain) == [[True, "interrupted"], None, ["ambiguous"], 0]
+@RUNS
+def test_twice_cuts_the_call_and_keeps_the_lock_until_it_has_ended(tmp_path: Path, runs: str) -> None:
+    assert run_cell(tmp_path, twice=True, runs=runs) == [[True, "interrupted"], None, ["ambiguous"], 0]

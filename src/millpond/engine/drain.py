@@ -77,7 +77,8 @@ class Drainer:
     """Performs journeys until told or until there is nothing left. One per SQLite queue; the caller holds the lock.
 
     `stop()` once: no further lease, calls in flight may finish within the policy's grace. Twice: they are cut, which
-    makes them ambiguous. Both may be called from any thread or signal handler of the loop's process.
+    makes them ambiguous. `finish()` is the first step unless that was made. All may be called from any thread or signal
+    handler of the loop's process.
     """
 
     def __init__(
@@ -132,6 +133,11 @@ class Drainer:
             with suppress(RuntimeError):  # the loop is closed: nothing is left to be stopped
                 self._loop.call_soon_threadsafe(self._heed_stop)
 
+    def finish(self) -> None:
+        """Finish what is in flight: for who ends a drain with what it stands on, and cannot know who has stopped it."""
+        if not self._stops:
+            self.stop()
+
     def wait(self, timeout_s: float) -> bool:
         """Wait until it does not run; False if it still does. A drain whose loop does not run is not waited for."""
         return self._over.wait(timeout_s) or self._loop is None or not self._loop.is_running()
@@ -184,7 +190,7 @@ class Drainer:
                 reason = await self._drain(until)
             except (Exception, KeyboardInterrupt, SystemExit) as problem:
                 self._problem = problem  # calls in flight still get their grace: their replies may be paid for
-            await self._finish()
+            await self._let_calls_end()
             if self._problem is not None:
                 raise self._problem
             return await self._scribe.look(partial(self._sum_up, reason))
@@ -405,7 +411,7 @@ class Drainer:
     def _is_stopping(self) -> bool:
         return self._stops > 0 or self._problem is not None
 
-    async def _finish(self) -> None:
+    async def _let_calls_end(self) -> None:
         """Let what is in flight end: without a limit until a stop, within the grace after it."""
         while self._journeys and not self._is_stopping():
             self._changed.clear()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from millpond.engine.drain import Drainer, Until
@@ -83,7 +85,7 @@ class Drains:
                 "this queue is being drained on the event loop of this thread, so its end cannot be waited for here; "
                 "cancel the task of the drain and await it first, or use `async with AsyncQueue`"
             )
-        drainer.stop()
+        drainer.finish()
         try:
             wait_interrupted(drainer, lambda: drainer.wait(LOOK_S))
         finally:
@@ -139,10 +141,39 @@ def run(drainer: Drainer, until: Until) -> Summary:
     except RuntimeError:
         return asyncio.run(drainer.run(until))
     thread = ThreadPoolExecutor(1, thread_name_prefix="millpond-drain")
-    going = thread.submit(lambda: asyncio.run(drainer.run(until)))
-    thread.shutdown(wait=False)
-    wait_interrupted(drainer, lambda: bool(wait({going}).done))
+    with _interrupts_heard(drainer):
+        going = thread.submit(lambda: asyncio.run(drainer.run(until)))
+        thread.shutdown(wait=False)
+        wait_interrupted(drainer, lambda: bool(wait({going}).done))
     return going.result()
+
+
+@contextmanager
+def _interrupts_heard(drainer: Drainer) -> Generator[None]:
+    """Let each Ctrl-C be a stop also where the loop of this thread would hear it, which waits for the drain meanwhile.
+
+    The handler that stands there still hears it first: what `asyncio.run` has set makes a cancel of the task that waits
+    here of it, and raises at the second. Where that task was cancelled, KeyboardInterrupt is raised at the end, as it
+    would have been without a loop.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        before(number, frame)  # what it raises is heard by who waits, and makes a stop there
+        drainer.stop()
+
+    task = asyncio.current_task()
+    cancels = task.cancelling() if task is not None else 0
+    signal.signal(signal.SIGINT, hear)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if task is not None and task.cancelling() > cancels:
+        raise KeyboardInterrupt
 
 
 def wait_interrupted(drainer: Drainer, is_over: Callable[[], bool]) -> None:

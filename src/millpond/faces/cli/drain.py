@@ -94,9 +94,8 @@ def drain(
             is_cut_short = summary.reason in ("signal", "max_jobs", "max_iters")
             left = list(why_left(queue.store, policy, chosen, given.command, is_cut_short=is_cut_short))
         tell_summary(given, summary, left)
-    if len(signals) > 1:  # a handler's thread that cannot be stopped must not keep us until it returns
+    if signals:  # a handler's thread that cannot be stopped must not keep us until it returns
         leave_now(exit_code_of(signals[0]))
-    ctx.exit(exit_code_of(signals[0]) if signals else 0)
 
 
 def run(
