@@ -104,13 +104,16 @@ def test_to_cancel_a_drain_lets_what_is_in_flight_end(tmp_path: Path) -> None:
 def test_to_cancel_a_drain_twice_cuts_it_and_writes_that_down(tmp_path: Path) -> None:
     async def main() -> None:
         lane = ScriptedLane(LanePolicy("free", kind="callable", price=FREE, after_hold="fail"), [Held("ok")])
-        async with AsyncQueue.open(tmp_path / "pond", policy=Policy(lanes={"free": lane.policy})) as queue:
+        policy = Policy(lanes={"free": lane.policy}, grace_ms=600_000)
+        async with AsyncQueue.open(tmp_path / "pond", policy=policy) as queue:
             await queue.enqueue("Is a duck a bird?")
             drain = asyncio.create_task(queue.drain(lanes=lane, daemon=True))
             await lane.began()
             drain.cancel()
             await asyncio.sleep(0)  # the drain takes the first one up
             drain.cancel()
+            await asyncio.wait({drain}, timeout=10)
+            lane.let_go()  # a drain that still runs would wait for it
             with pytest.raises(asyncio.CancelledError):
                 await drain
             assert [(one.outcome, one.code) async for one in queue.ledger()] == [("ambiguous", "given_up")]

@@ -114,8 +114,9 @@ def test_a_handlers_own_timeout_still_ends_what_it_awaits(queue: Queue) -> None:
     assert queue.drain(lanes=paid(answer)).done == 1
 
 
-def test_a_task_that_cancels_all_others_loses_no_reply(queue: Queue, home: Path) -> None:
-    """What programs do that end by themselves: the call that runs is cut, the one that has answered is written."""
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_task_that_cancels_all_others_gives_calls_in_flight_their_grace(queue: Queue, home: Path, times: int) -> None:
+    """What programs do that end by themselves, and `asyncio.run` once more after them."""
     queue.enqueue_many(["a", "b"])
 
     async def main() -> None:
@@ -124,7 +125,8 @@ def test_a_task_that_cancels_all_others_loses_no_reply(queue: Queue, home: Path)
         async def answer(work: Prompt) -> str:
             if work.task == "b":
                 slow.set()
-                await never()
+                await asyncio.sleep(0.3)
+                return "late reply"
             await slow.wait()
             returned.set()
             return "reply"
@@ -132,13 +134,40 @@ def test_a_task_that_cancels_all_others_loses_no_reply(queue: Queue, home: Path)
         async with AsyncQueue.open(home, policy=Policy()) as own:
             drains = asyncio.create_task(own.drain(lanes=paid(answer)))
             await returned.wait()
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                task.cancel()
+            for _ in range(times):
+                for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                    task.cancel()
+                await asyncio.sleep(0)
             await asyncio.wait({drains})
             assert drains.cancelled()
 
     asyncio.run(main())
-    assert sorted(outcomes(queue), key=str) == [("ambiguous", "given_up"), ("ok", "ok")]
+    assert outcomes(queue) == [("ok", "ok"), ("ok", "ok")]
+
+
+def test_a_call_that_was_cut_is_unknown_whatever_it_raises_then(queue: Queue, home: Path) -> None:
+    """The lane declares no effects, where any other exception is `retryable` and costs nothing."""
+    queue.enqueue("a")
+
+    async def main() -> None:
+        began = asyncio.Event()
+
+        async def answer(work: Prompt) -> str:
+            began.set()
+            try:
+                await never()
+            except asyncio.CancelledError:
+                raise ConnectionError("the client was closed") from None
+            return ""
+
+        async with AsyncQueue.open(home, policy=Policy(grace_ms=0)) as own:
+            drains = asyncio.create_task(own.drain(lanes=CallableLane(answer, price="0.01")))
+            await began.wait()
+            drains.cancel()
+            await asyncio.wait({drains})
+
+    asyncio.run(main())
+    assert outcomes(queue) == [("ambiguous", "given_up")]
 
 
 # --- the queue is closed under it

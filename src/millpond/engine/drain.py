@@ -152,8 +152,9 @@ class Drainer:
     async def run(self, until: Until | None = None) -> Summary:
         """Drain, and say what was done and what is left. Raises what broke an invariant, after calls have ended.
 
-        To cancel the task that awaits this is to `stop()`: once, then twice. It ends as cancelled once all is written;
-        whatever the drain set going hears of no other cancel, such as those by which `asyncio.run` clears its loop.
+        To cancel the task that awaits this is to `stop()`: once, then twice. It ends as cancelled once all is written.
+        Who cancels every task there is, as `asyncio.run` does to clear its loop, may do so again, and only ends the
+        program: that is to `finish()`, and whatever the drain set going hears of none of it.
         """
         self._scribe = Scribe(self._store.db)
         self._performer = Performer(
@@ -173,7 +174,7 @@ class Drainer:
         self._over.clear()
         course = keep(self._run(until or Until()))
         try:
-            await to_its_end(course, on_cancel=self.stop)
+            await to_its_end(course, on_cancel=lambda: self.finish() if course.was_asked_to_end else self.stop())
         except asyncio.CancelledError:
             course.result()  # what broke is told before the cancel
             raise

@@ -139,13 +139,23 @@ def run(drainer: Drainer, until: Until) -> Summary:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(drainer.run(until))
+        return _run_here(drainer, until)
     thread = ThreadPoolExecutor(1, thread_name_prefix="millpond-drain")
     with _interrupts_heard(drainer):
         going = thread.submit(lambda: asyncio.run(drainer.run(until)))
         thread.shutdown(wait=False)
         wait_interrupted(drainer, lambda: bool(wait({going}).done))
     return going.result()
+
+
+def _run_here(drainer: Drainer, until: Until) -> Summary:
+    """Run it on a loop of its own. The loop's runner takes the first Ctrl-C for a cancel, and is left by the second."""
+    with asyncio.Runner() as runner:
+        try:
+            return runner.run(drainer.run(until))
+        except KeyboardInterrupt:
+            drainer.stop()
+            raise
 
 
 @contextmanager

@@ -259,7 +259,10 @@ class _Flight:
                 self.ground.stop()
             words = f"{type(problem).__name__}: {problem}"
             return self._heard(lane, Evidence(sent="yes", said="ambiguous", failure="exception", message=words))
-        return self._heard(lane, call.result())
+        evidence = call.result()
+        if call.was_asked_to_end and evidence.failure == "exception":
+            evidence = replace(evidence, failure="cancelled", said=None)  # maybe raised because it was asked to
+        return self._heard(lane, evidence)
 
     def _unsent(self, lane: str, code: str, why: str) -> Heard:
         """The ledger row is written, and nothing was sent."""
