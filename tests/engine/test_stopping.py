@@ -230,6 +230,22 @@ def test_to_close_the_queue_is_no_second_stop(home: Path, stops: int) -> None:
         assert outcomes(again) == [("ok", "ok") if stops == 1 else ("ambiguous", "given_up")]
 
 
+def test_a_stop_after_the_queue_began_to_close_is_the_first(queue: Queue) -> None:
+    queue.enqueue("a")
+    lane = ScriptedLane("free", [Held("ok")])
+
+    async def main() -> None:
+        with queue.draining(lanes=lane) as drainer:
+            drains = asyncio.create_task(drainer.run())
+            await lane.began()
+            drainer.finish()
+            drainer.stop()
+            asyncio.get_running_loop().call_later(0.1, lane.let_go)
+            assert (await drains).done == 1
+
+    asyncio.run(main())
+
+
 def test_a_queue_is_not_closed_on_the_loop_that_drains_it(home: Path) -> None:
     async def main() -> None:
         lane = ScriptedLane("free", [Held("ok")])

@@ -77,8 +77,8 @@ class Drainer:
     """Performs journeys until told or until there is nothing left. One per SQLite queue; the caller holds the lock.
 
     `stop()` once: no further lease, calls in flight may finish within the policy's grace. Twice: they are cut, which
-    makes them ambiguous. `finish()` is the first step unless that was made. All may be called from any thread or signal
-    handler of the loop's process.
+    makes them ambiguous. `finish()` is the first step, and never the second. All may be called from any thread or
+    signal handler of the loop's process.
     """
 
     def __init__(
@@ -118,6 +118,7 @@ class Drainer:
         self._closed: dict[str, LaneRow] = {}
         self._journeys: set[Steadfast[None]] = set()
         self._stops = 0
+        self._is_ending = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = threading.Event()
         self._over.set()
@@ -129,14 +130,18 @@ class Drainer:
     def stop(self) -> None:
         """First call: finish what is in flight. Second: cut it."""
         self._stops += 1
+        self._end()
+
+    def finish(self) -> None:
+        """Finish what is in flight: for who ends a drain with what it stands on, whoever else stops it, and when."""
+        if not self._is_ending:
+            self._end()
+
+    def _end(self) -> None:
+        self._is_ending = True
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: nothing is left to be stopped
                 self._loop.call_soon_threadsafe(self._heed_stop)
-
-    def finish(self) -> None:
-        """Finish what is in flight: for who ends a drain with what it stands on, and cannot know who has stopped it."""
-        if not self._stops:
-            self.stop()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until it does not run; False if it still does. A drain whose loop does not run is not waited for."""
@@ -244,7 +249,7 @@ class Drainer:
             version = self._store.db.data_version()
             if self._problem is not None:
                 return "stopped"
-            if self._stops:
+            if self._is_ending:
                 return "signal"
             if not self._may_lease():
                 raise QueueUnavailable(
@@ -410,7 +415,7 @@ class Drainer:
             self._performer.cut()
 
     def _is_stopping(self) -> bool:
-        return self._stops > 0 or self._problem is not None
+        return self._is_ending or self._problem is not None
 
     async def _let_calls_end(self) -> None:
         """Let what is in flight end: without a limit until a stop, within the grace after it."""

@@ -70,8 +70,8 @@ class Drains:
     def close(self) -> None:
         """Stop what drains, wait until it has ended, and give back what it held.
 
-        Calls in flight may finish within the policy's grace; Ctrl-C cuts them. Raises UsageError, and stops nothing, if
-        it would have to wait for this very thread.
+        Calls in flight may finish within the policy's grace; Ctrl-C, twice, cuts them. Raises UsageError, and stops
+        nothing, if it would have to wait for this very thread.
         """
         for drainer, hold in list(self._under_way.items()):
             self._end(drainer, hold)
