@@ -303,6 +303,35 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_there(mill: Mill, lane: Fau
     assert [path.name for path in mill.folder.iterdir() if path.name.endswith(".part")] == []
 
 
+def test_a_full_temporary_folder_is_one_line_that_names_it(mill: Mill, lane: FaultLane, tmp_path: Path) -> None:
+    mill.settings(lanes={"free": chat(lane)})
+    mill.file("long.txt", "".join(f"{os.urandom(2_000).hex()}\n" for _ in range(300)))
+    mill.run("enqueue", "long.txt")
+    mill.run("drain")
+
+    def bound() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_200_000, 1_200_000))
+
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    for words in (
+        "results --format csv",
+        "results -o out.parquet",
+        "enqueue long.txt --strict",
+        "enqueue long.txt --strict --dry-run",
+    ):
+        refused = mill.process(*words.split(), preexec_fn=bound, TMPDIR=str(aside))
+        assert refused.returncode == 74, refused
+        assert "Traceback" not in refused.stderr
+        assert refused.stderr.splitlines()[-1] == (
+            f"millpond: the temporary folder {aside} refused what does not fit into memory (File too large). "
+            f"Free space there (`df -h {aside}`) or name another folder in TMPDIR, then do it again"
+        )
+    assert list(aside.iterdir()) == []
+    assert not (mill.folder / "out.parquet").exists()
+
+
 @pytest.mark.parametrize("format_", ["parquet", "csv", "jsonl"])
 def test_a_device_that_refuses_is_one_line(drained: Mill, format_: str) -> None:
     refused = drained.run("results", "-o", "/dev/full", "--format", format_, code=74)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -29,3 +33,38 @@ def test_two_know_nothing_of_each_other_and_leave_no_file(tmp_path: Path, monkey
         assert len(one.of([f"{n}:{'x' * 400}" for n in range(59_500, 60_500)])) == 500
         assert os.listdir(tmp_path) == []
     assert os.listdir(tmp_path) == []
+
+
+FILL = """
+from millpond.db.scratch import Scratch
+from millpond.rules.errors import QueueUnavailable
+with Scratch() as scratch:
+    try:
+        for at in range(0, 60_000, 1_000):
+            scratch.keep({f"{n}:{'x' * 400}": "y" for n in range(at, at + 1_000)})
+    except QueueUnavailable as refusal:
+        print(refusal)
+"""
+
+
+def test_a_full_temporary_folder_is_named(tmp_path: Path) -> None:
+    """The largest file of a process is bounded, so that the system itself refuses to write on."""
+
+    def bound() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+
+    environment = {**os.environ, "SQLITE_TMPDIR": str(tmp_path / "gone"), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", FILL],
+        env=environment,
+        preexec_fn=bound,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.stdout.startswith(f"the temporary folder {tmp_path} refused what does not fit into memory (SQLITE_")
+    assert done.stdout.count("\n") == 1

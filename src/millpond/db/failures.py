@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn, cast
 
@@ -85,3 +87,16 @@ def translate_os(error: OSError, path: Path) -> QueueUnavailable:
         f"{path}: {os.strerror(error.errno or 0)}; nothing was written. "
         f"Check owner, mode and free space of {path.parent} (`ls -ld`, `df -h`), then do it again"
     )
+
+
+@contextmanager
+def naming_the_temporary(folder: Callable[[], str]) -> Generator[None]:
+    """Say of any refusal in the block that it came from the temporary folder, where no room is the usual reason."""
+    try:
+        yield
+    except (apsw.Error, OSError) as error:
+        words = _name(error) if isinstance(error, apsw.Error) else error.strerror or str(error)
+        raise QueueUnavailable(
+            f"the temporary folder {folder()} refused what does not fit into memory ({words}). "
+            f"Free space there (`df -h {folder()}`) or name another folder in TMPDIR, then do it again"
+        ) from error

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, cast
 
 import apsw
 
+from millpond.db.failures import naming_the_temporary
+
 CACHE_KIB = 16_384
 """Memory that it takes at most; what is beyond it stands in a temporary file, which SQLite deletes as it opens it."""
 
 
 class Scratch:
-    """A mapping of texts that grows on disk. Of one thread; to be used as a context manager."""
+    """A mapping of texts that grows on disk. Of one thread; to be used as a context manager.
+
+    Raises QueueUnavailable naming the temporary folder if that refuses.
+    """
 
     def __init__(self) -> None:
         self._handle = apsw.Connection("")  # no name: private, temporary, on disk once it outgrows its cache
@@ -39,9 +45,16 @@ class Scratch:
 
     def keep(self, texts: Mapping[str, str]) -> None:
         """Keep texts under new names; a name that is kept already keeps its text."""
-        with self._handle:
+        with naming_the_temporary(_folder), self._handle:
             sql = "INSERT INTO kept VALUES (?, ?) ON CONFLICT DO NOTHING"
             cast(Any, self._handle.cursor()).executemany(sql, texts.items()).fetchall()
 
     def _run(self, sql: str, *params: str) -> list[Any]:
-        return cast(Any, self._handle.cursor()).execute(sql, params).fetchall()
+        with naming_the_temporary(_folder):
+            return cast(Any, self._handle.cursor()).execute(sql, params).fetchall()
+
+
+def _folder() -> str:
+    """Where SQLite puts its temporary files: https://www.sqlite.org/tempfiles.html, section 5."""
+    places = (os.environ.get("SQLITE_TMPDIR"), os.environ.get("TMPDIR"), "/var/tmp", "/usr/tmp", "/tmp")
+    return next((place for place in places if place and os.access(place, os.W_OK)), ".")

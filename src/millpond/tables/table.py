@@ -13,9 +13,9 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
-from tempfile import TemporaryFile
-from typing import IO, Any, Literal, cast
+from typing import Any, Literal, cast
 
+from millpond.db.spool import Spool
 from millpond.rules.job import Result
 from millpond.store.bodies import dump
 from millpond.store.store import Store
@@ -86,11 +86,10 @@ class Table:
 
     columns: tuple[Column, ...]
     rows_count: int
-    _lines: IO[str]
+    _lines: Spool[str]
 
     def rows(self) -> Iterator[list[Any]]:
         """The values of each row in the order of the columns, as JSON has them."""
-        self._lines.seek(0)
         for line in self._lines:
             row: dict[str, Any] = json.loads(line)
             data = row["own"]["data"]
@@ -109,11 +108,11 @@ def _typed(value: Any, kind: Kind) -> Any:
 def as_table(store: Store, results: Iterable[Result]) -> Generator[Table]:
     """The results as a table, for as long as the context lasts. Held in memory are its columns, and one result."""
     found = _Found(store)
-    with TemporaryFile("w+", encoding="utf-8", newline="\n", prefix="millpond-") as lines:
+    with Spool[str]() as lines:
         count = 0
         for result in results:
             line = _line(result)
-            lines.write(line)
+            lines.append(line)
             found.take(result.job_id, json.loads(line))
             count += 1
         yield Table(tuple(found.columns()), count, lines)
@@ -124,7 +123,7 @@ def _line(result: Result) -> str:
     own["cost"] = _number(result.cost)
     error = result.error
     own |= {"error_code": error.code if error else None, "error_message": error.message if error else None}
-    return json.dumps({"carried": result.carried or {}, "own": own}) + "\n"
+    return json.dumps({"carried": result.carried or {}, "own": own})
 
 
 def _number(cost: Decimal | None) -> int | float | None:
