@@ -19,6 +19,10 @@ OBJECT = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
         ('```json\n{"n": 1}\n```', {"n": 1}),
         ('```\n{"n":\n1}```\n', {"n": 1}),
         ('\n```JSON\r\n{"n": 1}\r\n```', {"n": 1}),
+        ('\ufeff{"n": 1}', {"n": 1}),
+        ('\xa0\u3000{"n": 1}\u2028\n\u200b', {"n": 1}),
+        ('\ufeff\n```json\n\xa0{"n": 1}\xa0\n```\u2060\n', {"n": 1}),
+        ('{"n": 1, "m": "\xa0\ufeff"}', {"n": 1, "m": "\xa0\ufeff"}),
     ],
 )
 def test_the_whole_text_is_read_as_json_fenced_or_not(text: str, data: Any) -> None:
@@ -33,6 +37,8 @@ def test_the_whole_text_is_read_as_json_fenced_or_not(text: str, data: Any) -> N
         '```json\n{"n": 1}\n```\nHope this helps.',
         '```json\n{"n": 1}\n```\n```json\n{"n": 2}\n```',
         '{"n": 1} {"n": 2}',
+        '{"n":\xa01}',
+        "\ufeff",
         '{"n": Infinity}',
         '{"n": 1, "m": 1e999}',
         '{"n": 1, "m": -1e999}',
