@@ -259,7 +259,7 @@ def test_a_call_of_a_tool_is_not_judged_by_the_schema() -> None:
 HUNDREDTHS = {"type": "object", "properties": {"a": {"type": "number", "multipleOf": 0.01}}}
 
 
-@pytest.mark.parametrize("number", ["1e999", "9" * 401, "9" * 5000, "NaN"])
+@pytest.mark.parametrize("number", ["1e999", "9" * 5000, "NaN"])
 def test_an_answer_that_cannot_be_judged_was_paid_for_and_is_kept(number: str) -> None:
     body = {**choice(content=f'{{"a":{number}}}'), "usage": {"prompt_tokens": 3, "completion_tokens": 4}}
     evidence = answered(body, Prompt("hi", schema=HUNDREDTHS))

@@ -12,9 +12,9 @@ import jsonschema
 import referencing
 import referencing.exceptions
 from jsonschema import validators
-from referencing.jsonschema import specification_with
+from referencing.jsonschema import DRAFT3, specification_with
 
-from millpond.rules.keywords import TooCostly, bounded, first_error, refuse_pattern
+from millpond.rules.keywords import MAX_PATTERNS, TooCostly, bounded, first_error, refuse_pattern
 
 _NO_REMOTE: referencing.Registry[Any] = referencing.Registry()
 """References are looked up in the schema itself; nothing is ever fetched."""
@@ -109,15 +109,23 @@ class _Part:
         """Its keywords; none where it is true or false."""
         return cast("dict[str, Any]", self.contents) if isinstance(self.contents, dict) else {}
 
-    def under(self, contents: Any) -> _Part:
-        """A part that stands in this one."""
-        resource = self.specification.create_resource(contents)
-        return _Part(contents, self.specification, self.resolver.in_subresource(resource))
+    @property
+    def extended(self) -> list[Any]:
+        """What draft 3 calls `extends`, one schema or a list of them; the walk of the library knows the list alone."""
+        extended: Any = self.says.get("extends", []) if self.specification is DRAFT3 else []
+        return cast("list[Any]", extended) if isinstance(extended, list) else [extended]
+
+    def under(self, *parts: Any) -> Iterator[_Part]:
+        """Those of the parts in this one that are schemas: `dependencies` holds names too."""
+        for contents in parts:
+            if isinstance(contents, dict | bool):
+                resource = self.specification.create_resource(contents)
+                yield _Part(contents, self.specification, self.resolver.in_subresource(resource))
 
     def standing(self) -> Iterator[_Part]:
         """All parts that stand in this one."""
-        for resource in self.specification.create_resource(self.contents).subresources():
-            yield self.under(resource.contents)
+        found = self.specification.create_resource(self.contents).subresources()
+        yield from self.under(*(resource.contents for resource in found), *self.extended)
 
     def referred(self) -> Iterator[tuple[str, _Part | None]]:
         """Its references, each with the part that it leads to; None if there is none."""
@@ -135,15 +143,13 @@ class _Part:
         for reference, part in self.referred():
             if part is not None:
                 yield reference, part
-        for word in ("not", "if", "then", "else"):
-            if word in self.says:
-                yield "", self.under(self.says[word])
+        contents = [*self.extended, *(self.says.get(word) for word in ("not", "if", "then", "else"))]
         for word in ("allOf", "anyOf", "oneOf"):
-            for contents in cast("list[Any]", self.says.get(word) or ()):
-                yield "", self.under(contents)
+            contents += cast("list[Any]", self.says.get(word) or ())
         for word in ("dependentSchemas", "dependencies"):
-            for contents in cast("dict[str, Any]", self.says.get(word) or {}).values():
-                yield "", self.under(contents)
+            contents += cast("dict[str, Any]", self.says.get(word) or {}).values()
+        for part in self.under(*contents):
+            yield "", part
 
 
 def _read(schema: Mapping[str, Any]) -> _Read:
@@ -198,13 +204,19 @@ def _parts(schema: Any, draft: Any) -> Iterator[_Part]:
 
 def _faults(parts: list[_Part]) -> Iterator[str]:
     """Why a schema cannot be asked, part by part."""
+    patterns: set[str] = set()
     for part in parts:
         for reference, there in part.referred():
             if there is None:
                 yield f"the reference {reference!r} is not in the schema, and none is fetched"
         by_name = cast("Mapping[str, Any]", part.says.get("patternProperties") or {})
         for pattern in [part.says.get("pattern"), *by_name]:
-            if isinstance(pattern, str) and (why := refuse_pattern(pattern)):
+            if not isinstance(pattern, str) or pattern in patterns:
+                continue
+            patterns.add(pattern)
+            if len(patterns) > MAX_PATTERNS:
+                yield f"it has more than {MAX_PATTERNS} different patterns, which is the most that are judged by"
+            elif why := refuse_pattern(pattern):
                 yield f"the pattern {pattern[:80]!r} cannot be matched in linear time: {why}"
     if all(any(word in part.says for part in parts) for word in ("unevaluatedProperties", "patternProperties")):
         yield "unevaluatedProperties beside patternProperties is not judged here; list the properties"
