@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,8 +88,8 @@ def of_a_journey(effect: str, side: str) -> Step:
     return Step("millpond.engine.perform", "_PERFORM", side, effect)
 
 
-def killed(home: Home, step: Step, *words: str) -> str:
-    """Run `millpond WORDS…` until it stands at that step, and kill it there. What it had printed."""
+def killed(home: Home, step: Step, *words: str, once: Callable[[], bool] = lambda: True) -> str:
+    """Run `millpond WORDS…` until it stands at that step, and kill it there `once` that holds. What it had printed."""
     where = (step.room, step.name, step.key, step.side, str(step.times))
     with subprocess.Popen(
         [sys.executable, "-c", STANDS, *where, *words],
@@ -99,6 +100,7 @@ def killed(home: Home, step: Step, *words: str) -> str:
         while (line := process.stderr.readline()) and line != "here\n":
             said.append(line)
         assert line == "here\n", f"it never came to {step}:\n{''.join(said)}"
+        assert once(), f"at {step}, what was waited for did not come"
         process.kill()
         out, _ = process.communicate(timeout=60)
         assert process.returncode == -9
@@ -155,12 +157,13 @@ def test_a_drainer_that_is_killed_at_any_step_loses_no_job_and_hides_no_call(tmp
 @pytest.mark.parametrize("side", ["before", "after"])
 @pytest.mark.parametrize("effect", ["Detach", "Listen", "StopListening"])
 def test_a_drainer_that_is_killed_while_it_listens_loses_no_job(tmp_path: Path, effect: str, side: str) -> None:
-    with FaultLane(script=["slow", "ok"], slow_s=1) as fault:
+    with FaultLane(script=["slow", "ok"], slow_s=3600) as fault:
         home = Home(tmp_path, **lane(fault, soft_timeout_s=0.1), reconcile={"hold_s": 0.2})
         (tmp_path / "asked.txt").write_text("Is a duck a bird?\n")
         home.run("enqueue", "asked.txt")
-        killed(home, of_a_journey(effect, side), "drain", "--until-empty")
-        with mended(home) as queue:
+        step = of_a_journey(effect, side)
+        killed(home, step, "drain", "--until-empty", once=lambda: fault.wait_for(1, timeout_s=60))
+        with mended(Home(tmp_path, **lane(fault))) as queue:
             assert queue.counts()["done"] == 1
             ledger = [(row.outcome, row.code) for row in queue.ledger()]
             assert ledger[-1][0] == "ok"
