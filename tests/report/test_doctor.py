@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +16,12 @@ import apsw
 import pytest
 import yaml
 
-from millpond.engine.owner import Owner
+from millpond.db import mounts
+from millpond.engine.owner import DrainLock, Owner
 from millpond.report import doctor
-from millpond.report.doctor import Check, examine
+from millpond.report.doctor import LARGE_LOG_BYTES, Check, examine, not_writable
+from millpond.rules.errors import SettingsError
+from millpond.rules.job import OwnerRow
 from millpond.settings import Settings, load
 from millpond.store.store import Store, open_sqlite
 
@@ -54,8 +61,8 @@ def test_a_healthy_queue_has_no_fault(tmp_path: Path, server: int) -> None:
     checks = examine(found, store, {})
     assert [check for check in checks if not check.is_ok] == []
     assert [check.name for check in checks] == [
-        "sqlite", "file system", "folder", "disk", "journal", "schema", "log", "integrity", "tally", "drainer",
-        "owners", "lane free", "settings",
+        "sqlite", "file system", "folder", "disk", "journal", "schema", "log", "one sqlite", "integrity",
+        "tally", "drainer", "owners", "lane free", "settings",
     ]  # fmt: skip
     assert f"127.0.0.1:{server} answers" in by_name(checks)["lane free"].words
     assert "millpond.yaml" in by_name(checks)["settings"].words
@@ -119,21 +126,132 @@ def test_an_owner_that_died_with_work_in_hand_is_named(tmp_path: Path) -> None:
     living, dead = Owner(folder, "worker", 1), Owner(folder, "worker", 2)
     for owner in (living, dead):
         store.enlist(owner.row)
-    assert by_name(examine(found, store, {}))["owners"].words == "2 living"
+    assert by_name(examine(found, store, {}))["owners"].words == "2 living, the oldest beat 0 s ago"
     dead._lock.release()  # as its process would by dying
     owners = by_name(examine(found, store, {}))["owners"]
     assert not owners.is_ok
-    assert owners.words == f"1 living; died with work in hand: pid {os.getpid()} on {socket.gethostname()}"
+    assert owners.words == (
+        f"1 living, the oldest beat 0 s ago; died with work in hand: pid {os.getpid()} on {socket.gethostname()}"
+    )
     living.leave(lambda: None)
     store.close()
 
 
+def test_an_owner_on_another_machine_is_named_and_not_judged(tmp_path: Path) -> None:
+    found = settings(tmp_path)
+    store = opened(found)
+    store.enlist(OwnerRow("elsewhere", "drainer", "another-host", 7, "boot", 1))
+    owners = by_name(examine(found, store, {}))["owners"]
+    store.close()
+    assert owners.is_ok
+    assert owners.words == "0 living; on other machines, not judged here: pid 7 on another-host"
+
+
+def test_who_drains_is_named(tmp_path: Path) -> None:
+    found = settings(tmp_path)
+    store = opened(found)
+    lock = DrainLock(store.db.lock_folder)  # type: ignore[attr-defined]
+    lock.take(1)
+    assert f"pid {os.getpid()}" in by_name(examine(found, store, {}))["drainer"].words
+    lock.release()
+    store.close()
+
+
 def test_a_network_share_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "file_system", lambda path: "nfs4")
-    check = by_name(examine(settings(tmp_path), None, {}))["file system"]
+    (tmp_path / "mountinfo").write_text("1 0 0:9 / / rw - nfs4 server:/export rw\n")
+    monkeypatch.setattr(mounts, "MOUNTINFO", tmp_path / "mountinfo")
+    found = settings(tmp_path)
+    with pytest.raises(SettingsError, match="Two ways out"):
+        opened(found)
+    check = by_name(examine(found, None, {}))["file system"]
     assert not check.is_ok
-    assert "is on nfs4, a network share: its locks do not hold" in check.words
+    assert "is on nfs4 on server:/export, a network share: its locks do not hold" in check.words
     assert "local disk" in check.next
+
+
+def test_what_may_not_be_written_is_named() -> None:
+    with tempfile.TemporaryDirectory() as made:  # pytest's own folders let nobody else in
+        folder = Path(made)
+        folder.chmod(0o755)
+        queue = folder / "queue.db"
+        (folder / "queue.db.d").mkdir()
+        for path in (queue, folder / "queue.db-wal", folder / "queue.db.d" / "drain.lock", folder / "other"):
+            path.touch()
+            path.chmod(0o666)
+        queue.chmod(0o444)
+        (folder / "queue.db.d" / "drain.lock").chmod(0o444)
+        assert not_writable(folder, queue) == ([] if os.geteuid() == 0 else [queue])
+        with as_somebody_else():
+            refused = not_writable(folder, queue)
+        assert {queue, folder / "queue.db.d" / "drain.lock"} <= set(refused)
+        assert not {folder / "queue.db-wal", folder / "other"} & set(refused)
+
+
+@contextmanager
+def as_somebody_else() -> Iterator[None]:
+    """Without the rights of root, if this is root, who may write everything."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc/locks")
+def test_o07_an_outside_reader_that_pins_the_log_is_named_with_its_size(tmp_path: Path) -> None:
+    found = settings(tmp_path)
+    store = opened(found)
+    path = str(found.queue)
+    outside = subprocess.Popen(
+        [sys.executable, "-c", PINS, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert outside.stdout is not None
+    assert outside.stdout.readline() == "reading\n"
+    for n in range(LARGE_LOG_BYTES // 10_000_000 + 1):
+        store.db.write(lambda tx, n=n: tx.all("set_meta_once", name=f"n{n}", value="x" * 10_000_000), full=False)
+    log = by_name(examine(found, store, {}))["log"]
+    assert not log.is_ok
+    assert log.words.startswith("write-ahead log of 7")
+    assert f"MB, read by pid {outside.pid} (" in log.words
+    assert f"end what keeps reading: pid {outside.pid}" in log.next
+    outside.communicate()
+    store.db.write(lambda tx: tx.all("set_meta_once", name="last", value="x"))
+    assert store.db.checkpoint()  # type: ignore[attr-defined]
+    assert by_name(examine(found, store, {}))["log"].words == "write-ahead log of 0 B"
+    store.close()
+
+
+PINS = """
+import apsw, sys
+c = apsw.Connection(sys.argv[1], flags=apsw.SQLITE_OPEN_READONLY)
+c.execute("BEGIN")
+c.execute("SELECT * FROM job").fetchall()
+print("reading", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_sqlite_in_this_process_is_named(tmp_path: Path) -> None:
+    """In a process of its own: a second SQLite, once loaded, stays."""
+    code = """
+import sqlite3, sys
+from pathlib import Path
+from millpond.report.doctor import examine
+from millpond.settings import load
+from millpond.store.store import Store, open_sqlite
+
+found = load(cwd=Path(sys.argv[1]), env={"XDG_CONFIG_HOME": sys.argv[1]})
+store = Store(open_sqlite(found.queue), lambda: 1)
+other = sqlite3.connect(found.queue)
+other.execute("SELECT * FROM job").fetchall()
+[check] = [check for check in examine(found, store, {}) if check.name == "one sqlite"]
+print(check.is_ok, check.words)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("False a second SQLite in this process (the standard library's sqlite3) has")
 
 
 def test_an_old_sqlite_and_a_full_disk_are_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

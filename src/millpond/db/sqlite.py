@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +15,12 @@ import apsw
 
 from millpond.db import fork
 from millpond.db import migrations as steps
+from millpond.db.company import find_company
 from millpond.db.connection import Connection, check_engine
 from millpond.db.database import Transaction
 from millpond.db.failures import raise_translated, translate_os
 from millpond.db.migrations import Migration
+from millpond.db.mounts import mount_of, refuse_share
 from millpond.db.statements import expand
 from millpond.db.transaction import SqliteTransaction, Statement
 from millpond.db.turnstile import Turnstile
@@ -25,6 +28,7 @@ from millpond.db.writer import GROUP_OPERATIONS, Raised, Writer, refuse_iterator
 from millpond.rules.errors import QueueUnavailable, UsageError
 
 T = TypeVar("T")
+log = logging.getLogger("millpond.db")
 
 TOKENS: Mapping[str, str] = {
     "list": "(SELECT value FROM json_each(:{0}))",
@@ -56,10 +60,10 @@ class SqliteDatabase:
     """A database.Database in one SQLite file, safe across threads, processes and forks.
 
     Opening creates the file (mode 0600) or upgrades it. Raises SchemaTooNew for a file of a newer program,
-    SettingsError for one of another program, QueueUnavailable and QueueBusy as SQLite refuses. `durable=False`
-    (the user's `durability: normal`) lets a power loss take the last commits. `busy_ms` bounds each wait for other
-    processes: once at the turnstile, once at SQLite's own lock. `on_commit` is called after each commit, outside all
-    locks.
+    SettingsError for one of another program or on a network share, QueueUnavailable and QueueBusy as SQLite refuses.
+    `durable=False` (the user's `durability: normal`) lets a power loss take the last commits. `busy_ms` bounds each
+    wait for other processes: once at the turnstile, once at SQLite's own lock. `on_commit` is called after each commit,
+    outside all locks.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class SqliteDatabase:
         steps.check_order(migrations)
         # One file, one name: the turnstile of two spellings must be the same.
         self.path = Path(os.path.realpath(path))
+        refuse_share(self.path)
         self._busy_ms = busy_ms
         self._statements = {name: Statement(name, expand(sql, TOKENS, name)) for name, sql in statements.items()}
         self._closed = False
@@ -200,7 +205,7 @@ class SqliteDatabase:
                 return Facts(
                     sqlite_version=apsw.sqlite_lib_version(),
                     path=self.path,
-                    file_system=file_system(self.path),
+                    file_system=mount_of(self.path).kind,
                     journal_mode=poller.value("PRAGMA journal_mode"),
                     schema_version=poller.value("PRAGMA user_version"),
                     application_id=poller.value("PRAGMA application_id"),
@@ -281,7 +286,9 @@ class SqliteDatabase:
                 _make_folder(self.path.parent)
                 self._turnstile.create()
             connection.open(like=self._turnstile.path if is_new else None)
-            steps.check(steps.identify(connection), len(migrations), application_id, self.path)
+            identity = steps.identify(connection)
+            steps.check(identity, len(migrations), application_id, self.path)
+            self._warn_of_company(may_read=identity.version == len(migrations))
             self._turnstile.enter(self._busy_ms)
             connection.run("PRAGMA synchronous = FULL")
             connection.synchronous = "FULL"
@@ -289,7 +296,7 @@ class SqliteDatabase:
             if mode != "wal":
                 raise QueueUnavailable(
                     f"{self.path} cannot have a write-ahead log (its journal mode stays {mode!r}); its file system, "
-                    f"{file_system(self.path)}, is probably a network or virtual one. Keep the queue on a local disk"
+                    f"{mount_of(self.path)}, is probably a network or virtual one. Keep the queue on a local disk"
                 )
             steps.upgrade(connection, migrations, application_id)
         except apsw.Error as error:
@@ -299,25 +306,19 @@ class SqliteDatabase:
         finally:
             self._turnstile.leave()
 
+    def _warn_of_company(self, *, may_read: bool) -> None:
+        """A second SQLite that has the file open: it may be read all the same, and each write will be refused."""
+        company = find_company(self.path)
+        if company and not may_read:
+            raise QueueUnavailable(f"{company}; nothing was written")
+        if company:
+            log.warning("%s; until then nothing will be written", company)
+
 
 def lock_folder(path: Path) -> Path:
     """The folder of a database's locks, which need not exist: `PATH.d`, of the file that a link leads to."""
     real = Path(os.path.realpath(path))
     return real.with_name(real.name + ".d")
-
-
-def file_system(path: Path) -> str:
-    """The type of the file system that holds a path, such as `ext4` or `nfs4`; "unknown" where /proc does not say."""
-    best, kind = "", "unknown"
-    try:
-        lines = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return kind
-    for line in lines:
-        _, mount, found, *_ = line.split(" ")
-        if len(mount) >= len(best) and (mount == "/" or f"{path}/".startswith(f"{mount}/")):
-            best, kind = mount, found
-    return kind
 
 
 def _make_folder(folder: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import apsw
 
 from millpond.db import fork
+from millpond.db.company import find_company
 from millpond.db.connection import Connection
 from millpond.db.failures import translate
 from millpond.db.migrations import check_version
@@ -157,6 +158,7 @@ class Writer:
             committed = self._connection.in_transaction
             if committed:
                 self._connection.run("COMMIT")
+                self._refuse_company("what was being written may be lost and is not acknowledged")
         except (apsw.Error, MillpondError) as error:
             self._connection.roll_back()
             # Those that were in the line when the wait began have waited as long as was promised.
@@ -237,6 +239,7 @@ class Writer:
         # Never a deferred transaction that turns into a writing one: that fails at once, whatever the busy wait (O15).
         connection.run("BEGIN IMMEDIATE")
         connection.check_file()
+        self._refuse_company("nothing was written")
         found = connection.value("PRAGMA user_version")
         if found != self._schema_version:
             check_version(found, self._schema_version, connection.path)
@@ -244,6 +247,12 @@ class Writer:
                 f"{connection.path} has schema version {found} and had {self._schema_version} when it was opened; "
                 f"nothing was written. Was it replaced by an older copy? Start this program again"
             )
+
+    def _refuse_company(self, so: str) -> None:
+        """Before the commit, since another process may hold what we believe is ours; after it, since it may have."""
+        company = find_company(self._connection.path)
+        if company:
+            raise QueueUnavailable(f"{company}; {so}")
 
     def _set_level(self, level: str) -> None:
         # It cannot change inside a transaction, so the group has the level of its strictest member.

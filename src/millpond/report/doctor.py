@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,27 +16,23 @@ from urllib.parse import urlsplit
 
 import apsw
 
-from millpond.db.sqlite import SqliteDatabase, file_system, lock_folder
+from millpond.db.company import find_company
+from millpond.db.connection import JOURNAL_SIZE_LIMIT_BYTES, OLDEST_SQLITE
+from millpond.db.log_readers import log_readers
+from millpond.db.mounts import mount_of
+from millpond.db.sqlite import Facts, SqliteDatabase, lock_folder
 from millpond.engine.owner import DrainLock, is_dead
 from millpond.report.words import counted
 from millpond.rules.errors import MillpondError
+from millpond.rules.job import OwnerRow
 from millpond.rules.policy import LanePolicy
 from millpond.settings.load import DEFAULT, Settings
 from millpond.store.store import Store
 
-WANTED_SQLITE = (3, 51, 3)
-"""The first release without the WAL-reset corruption (DESIGN §8)."""
-
 CONNECT_S = 2.0
 LOW_DISK_BYTES = 100 << 20
-LARGE_LOG_BYTES = 256 << 20
-"""A log far above what a checkpoint leaves: somebody keeps a read transaction open."""
-
-NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "ceph", "glusterfs", "lustre", "fuse.sshfs", "ncpfs", "gfs2"}
-)
-"""File systems on which locks of other machines cannot be relied on, and a write-ahead log breaks."""
-
+LARGE_LOG_BYTES = 4 * JOURNAL_SIZE_LIMIT_BYTES
+"""A log far above what a checkpoint leaves: somebody keeps a read transaction open (O07)."""
 
 KEEP_A_COPY = "stop all that use it and keep a copy of the folder before anything else"
 
@@ -69,8 +67,8 @@ def examine(
 
 def _sqlite() -> Check:
     found = apsw.sqlite_lib_version()
-    is_ok = tuple(int(part) for part in found.split(".")[:3]) >= WANTED_SQLITE
-    wanted = ".".join(map(str, WANTED_SQLITE))
+    wanted = ".".join(map(str, OLDEST_SQLITE))
+    is_ok = tuple(int(part) for part in found.split(".")[:3]) >= OLDEST_SQLITE
     return Check("sqlite", is_ok, f"SQLite {found}, wanted {wanted} or later", f"pip install 'apsw>={wanted}'")
 
 
@@ -78,22 +76,34 @@ def _places(settings: Settings) -> Iterator[Check]:
     path = settings.queue
     assert isinstance(path, Path), "an address was refused before"
     folder = next(one for one in (path.parent, *path.parent.parents) if one.is_dir())
-    kind = file_system(folder)
+    mount = mount_of(folder)
     yield Check(
         "file system",
-        kind not in NETWORK_FILE_SYSTEMS,
-        f"{folder} is on {kind}" + (", a network share: its locks do not hold" if kind in NETWORK_FILE_SYSTEMS else ""),
+        not mount.is_share,
+        f"{folder} is on {mount}" + (", a network share: its locks do not hold" if mount.is_share else ""),
         "put the home on a local disk: --home, or home: in millpond.yaml",
     )
-    may_write = os.access(folder, os.W_OK | os.X_OK)
+    refused = not_writable(folder, path)
     yield Check(
         "folder",
-        may_write,
-        f"{folder} {'can' if may_write else 'cannot'} be written",
-        f"mend its permissions: {folder}",
+        not refused,
+        f"cannot be written: {', '.join(map(str, refused))}" if refused else f"{folder} can be written",
+        f"mend owner, mode or mount: ls -ld {folder} {path}*",
     )
     free = shutil.disk_usage(folder).free
-    yield Check("disk", free >= LOW_DISK_BYTES, f"{_size(free)} free at {folder}", "make room, or move the home")
+    yield Check(
+        "disk", free >= LOW_DISK_BYTES, f"{_size(free)} free at {folder} ({mount})", "make room, or move the home"
+    )
+
+
+def not_writable(folder: Path, path: Path) -> list[Path]:
+    """What this program would write and may not: the folder, the database and what stands beside it."""
+    beside = [folder, *sorted(folder.glob(f"{glob.escape(path.name)}*")), *sorted(lock_folder(path).glob("*"))]
+    with_effect = os.access in os.supports_effective_ids
+    return [
+        one for one in beside
+        if not os.access(one, os.W_OK | (os.X_OK if one.is_dir() else 0), effective_ids=with_effect)
+    ]  # fmt: skip
 
 
 def _queue(store: Store, settings: Settings) -> Iterator[Check]:
@@ -116,11 +126,21 @@ def _database(store: Store) -> Iterator[Check]:
         "journal", wal, f"journal mode {facts.journal_mode}, wanted wal", "close every program that has it open"
     )
     yield Check("schema", True, f"version {facts.schema_version}, {_size(facts.pages * facts.page_bytes)}")
-    is_small = facts.log_bytes < LARGE_LOG_BYTES
-    yield Check("log", is_small, f"write-ahead log of {_size(facts.log_bytes)}", "end the program that keeps reading")
+    yield _log(facts)
+    company = find_company(facts.path)
+    words = company or "no second SQLite of this process has the file open"
+    yield Check("one sqlite", not company, words, "close it there, then close the queue and open it again")
     faults = db.integrity_check(3)
     words = "; ".join(faults) or "SQLite finds the file whole"
     yield Check("integrity", not faults, words, KEEP_A_COPY)
+
+
+def _log(facts: Facts) -> Check:
+    """The log's size, and who keeps it from shrinking: a read transaction that stays open."""
+    readers = ", ".join(map(str, log_readers(facts.path)))
+    words = f"write-ahead log of {_size(facts.log_bytes)}" + (f", read by {readers}" if readers else "")
+    mend = f"end what keeps reading: {readers}" if readers else f"find who has it open: fuser -v {facts.path}-wal"
+    return Check("log", facts.log_bytes < LARGE_LOG_BYTES, words, mend)
 
 
 def _tally(store: Store) -> Check:
@@ -138,14 +158,30 @@ def _owners(store: Store, settings: Settings) -> Iterator[Check]:
     holder = DrainLock(folder).holder()
     yield Check("drainer", True, f"{holder} drains" if holder else "nobody drains")
     owners = store.living_owners()
+    away = [owner for owner in owners if owner.host != socket.gethostname()]
     dead = [owner for owner in owners if is_dead(folder, owner)]
-    names = ", ".join(f"pid {owner.pid} on {owner.host}" for owner in dead)
-    yield Check(
-        "owners",
-        not dead,
-        f"{len(owners) - len(dead)} living" + (f"; died with work in hand: {names}" if dead else ""),
-        "millpond drain; it takes back what they held",
-    )
+    living = [owner for owner in owners if owner not in away and owner not in dead]
+    beats = [age for owner in living if (age := _beat_age_s(folder, owner)) is not None]
+    words = f"{len(living)} living"
+    if beats:
+        words += f", the oldest beat {max(beats):,.0f} s ago"
+    if away:
+        words += f"; on other machines, not judged here: {_names(away)}"
+    if dead:
+        words += f"; died with work in hand: {_names(dead)}"
+    yield Check("owners", not dead, words, "millpond drain; it takes back what they held")
+
+
+def _names(owners: Iterable[OwnerRow]) -> str:
+    return ", ".join(f"pid {owner.pid} on {owner.host}" for owner in owners)
+
+
+def _beat_age_s(folder: Path, owner: OwnerRow) -> float | None:
+    """How long ago an owner last wrote into its file: for people to read. Nothing is decided by these clocks."""
+    try:
+        return max(0.0, time.time() - (folder / "owners" / f"{owner.uuid}.lock").stat().st_mtime)
+    except OSError:
+        return None
 
 
 def _lanes(settings: Settings, environ: Mapping[str, str]) -> Iterator[Check]:
