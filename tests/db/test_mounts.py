@@ -13,10 +13,10 @@ from millpond.rules.errors import SettingsError
 
 LINUX = r"""22 1 8:2 / / rw,relatime shared:1 - ext4 /dev/sda2 rw,errors=remount-ro
 23 22 0:21 / /proc rw,nosuid shared:12 - proc proc rw
-40 22 0:35 / /home rw,relatime shared:20 - autofs systemd-1 rw,fd=29
-41 40 0:44 / /home rw,relatime shared:21 - nfs4 server:/export/home rw,vers=4.2,hard
+40 22 0:35 / /users rw,relatime shared:20 - autofs systemd-1 rw,fd=29
+41 40 0:44 / /users rw,relatime shared:21 - nfs4 server:/export/users rw,vers=4.2,hard
 42 22 0:45 / /mnt/with\040space rw - cifs //nas/share\040one rw,vers=3.1.1
-43 22 8:17 / /home/anna/disk rw - xfs /dev/sdb1 rw
+43 22 8:17 / /users/anna/disk rw - xfs /dev/sdb1 rw
 44 22 0:50 / /remote rw,nosuid - fuse.sshfs anna@host:/srv rw,user_id=1000
 45 22 0:51 / /crypt rw,nosuid - fuse.gocryptfs /plain rw
 46 22 0:52 / /mnt/c rw,noatime - 9p C:\134 rw,dirsync,aname=drvfs;path=C:\134;uid=1000,mmap,trans=fd,rfd=8,wfd=8
@@ -37,10 +37,10 @@ server:/export on /Volumes/export (nfs, nodev, nosuid, mounted by anna)
     ("path", "kind", "is_share"),
     [
         ("/var/lib/pond", "ext4", False),
-        ("/home/anna", "nfs4", True),
-        ("/home", "nfs4", True),
-        ("/homely", "ext4", False),
-        ("/home/anna/disk/pond", "xfs", False),
+        ("/users/anna", "nfs4", True),
+        ("/users", "nfs4", True),
+        ("/usersome", "ext4", False),
+        ("/users/anna/disk/pond", "xfs", False),
         ("/mnt/with space/pond", "cifs", True),
         ("/remote/pond", "fuse.sshfs", True),
         ("/crypt/pond", "fuse.gocryptfs", False),
@@ -55,7 +55,7 @@ def test_the_longest_and_last_mount_holds_a_path(path: str, kind: str, is_share:
 
 def test_a_mount_tells_its_source() -> None:
     assert str(of_mountinfo(LINUX, "/mnt/with space")) == "cifs on //nas/share one"
-    assert str(of_mountinfo(LINUX, "/home/anna")) == "nfs4 on server:/export/home"
+    assert str(of_mountinfo(LINUX, "/users/anna")) == "nfs4 on server:/export/users"
 
 
 def test_the_root_of_a_sandbox_is_no_share() -> None:
@@ -67,7 +67,7 @@ def test_the_root_of_a_sandbox_is_no_share() -> None:
     ("path", "kind", "is_share"),
     [
         ("/Users/anna", "apfs", False),
-        ("/System/Volumes/Data/home", "apfs", False),
+        ("/System/Volumes/Data/users", "apfs", False),
         ("/Volumes/export/pond", "nfs", True),
         ("/Volumes/a share/pond", "smbfs", True),
     ],

@@ -85,8 +85,8 @@ def refuse_share(path: Path) -> None:
     if mount.is_share:
         raise SettingsError(
             f"{path.parent} is on {mount}, a network share; wanted a local disk: locks of several machines do not hold "
-            f"there and SQLite's log breaks. Nothing was touched. Two ways out: put the home on a local disk (--home, "
-            f"MILLPOND_HOME, or home: in millpond.yaml), or the queue into PostgreSQL, which comes with a later version"
+            f"there and SQLite's log breaks. Nothing was touched. Two ways out: put it on a local disk (the queue by "
+            f"--home or home: in millpond.yaml, the spend book by spend.path), or into PostgreSQL, which comes later"
         )
 
 
