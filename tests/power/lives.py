@@ -96,9 +96,17 @@ def give(scene: Scene) -> None:
     scene.answered("b")
 
 
+def checkpoint(scene: Scene) -> None:
+    """The log is brought into the file and begun anew, more than once."""
+    for n in range(3):
+        scene.answered(f"key {n}", "x" * 9_000)
+        assert scene.store.db.checkpoint()  # type: ignore[attr-defined]
+    scene.ask("last")
+
+
 DIRECTED: Mapping[str, History] = {
     history.__name__: history
-    for history in (enqueue, record, settle, cancel, retry, detach, resolve, reclaim, give)
+    for history in (enqueue, record, settle, cancel, retry, detach, resolve, reclaim, give, checkpoint)
 }  # fmt: skip
 
 

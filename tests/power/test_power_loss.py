@@ -12,6 +12,7 @@ from lives import DIRECTED, by_chance, folder_of, run
 from watched import FILE, Commit, Judge, Lost, cuts, look, put
 
 from millpond import Policy, Queue
+from millpond.db import connection
 
 VERBS = {
     "whole": "settle", "enqueue": "enqueue", "open_submission": "enqueue", "record": "record", "settle": "settle",
@@ -78,10 +79,10 @@ def test_with_durability_normal_what_was_acknowledged_is_lost(tmp_path: Path) ->
         judge(disk, commits, tmp_path / "left", ways=("synced",))
 
 
-@pytest.mark.parametrize("deaf_to", ["-wal", "/"])
+@pytest.mark.parametrize("deaf_to", ["-wal", ".db", "/"])
 def test_a_disk_that_lies_about_a_sync_is_noticed(deaf_to: str, tmp_path: Path) -> None:
     disk = Disk(folder_of(tmp_path, "home"), deaf_to=(deaf_to,))
-    _, commits = run(disk, DIRECTED["enqueue"])
+    _, commits = run(disk, DIRECTED["checkpoint"])
     with pytest.raises(Lost):
         judge(disk, commits, tmp_path / "left", ways=("synced",))
 
@@ -125,6 +126,13 @@ def live_and_die(seed: int, folder: Path, *, lives: int, moves: int, looks: int)
         disk = Disk(folder.resolve() / f"life {life + 1}")
 
 
+@pytest.fixture
+def frequent_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is brought into the file and overwritten from its beginning every few commits, not every 16 MB."""
+    monkeypatch.setattr(connection, "WAL_CHECKPOINT_PAGES", 25)
+
+
+@pytest.mark.usefixtures("frequent_checkpoints")
 @pytest.mark.parametrize("seed", range(4))
 def test_a_store_that_loses_power_again_and_again_keeps_what_it_acknowledged(seed: int, tmp_path: Path) -> None:
     live_and_die(seed, tmp_path, lives=3, moves=60, looks=15)
@@ -132,6 +140,7 @@ def test_a_store_that_loses_power_again_and_again_keeps_what_it_acknowledged(see
 
 @pytest.mark.prove
 @pytest.mark.timeout(900)
+@pytest.mark.usefixtures("frequent_checkpoints")
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_long_lives_with_many_cuts(seed: int, tmp_path: Path) -> None:
     live_and_die(seed, tmp_path, lives=6, moves=150, looks=60)
