@@ -279,6 +279,8 @@ def test_a_fault_in_looking_after_others_stops_the_drain_and_is_told(mill: Mill)
     lane = free()
     owner = Owner(mill.folder, "drainer", wall_ms())
     mill.store.enlist(owner.row)
-    drainer = Drainer(mill.store, Policy(lanes={"free": lane.policy}), {"free": lane}, owner.uuid, tend=broken)
+    drainer = Drainer(
+        mill.store, Policy(lanes={"free": lane.policy}), {"free": lane}, owner.uuid, book=mill.book, tend=broken
+    )
     with pytest.raises(AssertionError, match="an invariant"):
         asyncio.run(drainer.run(Until(daemon=True)))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from millpond.engine.bookkeeping import keep_book
 from millpond.engine.clock import boot_ms
 from millpond.engine.perform import Happening, Performer
 from millpond.engine.scribe import Scribe
@@ -25,6 +26,7 @@ from millpond.rules.errors import MillpondError, QueueUnavailable
 from millpond.rules.numbers import whole_number
 from millpond.rules.policy import Policy
 from millpond.rules.router import lanes_for, route_work
+from millpond.spend.book import SpendBook
 from millpond.store import lease as leasing
 from millpond.store.lanes import LaneRow, load_of
 from millpond.store.reader import PAGE_ROWS
@@ -88,6 +90,7 @@ class Drainer:
         lanes: Mapping[str, Lane],
         owner: str,
         *,
+        book: SpendBook,
         rng: random.Random | None = None,
         registry: Mapping[str, Any] | None = None,
         tell: Callable[[Happening], None] | None = None,
@@ -105,6 +108,7 @@ class Drainer:
         self._policy = policy
         self._lanes = lanes
         self._owner = owner
+        self._book = book
         self._registry = registry
         self._boot_ms = boot_ms
         self._tell = tell or _silence
@@ -162,9 +166,12 @@ class Drainer:
         program: that is to `finish()`, and whatever the drain set going hears of none of it.
         """
         self._scribe = Scribe(self._store.db)
+        self._accountant = Scribe(self._book.db, is_patient=lambda: not self._is_stopping())
         self._performer = Performer(
             self._store,
             self._scribe,
+            self._book,
+            self._accountant,
             self._policy,
             self._lanes,
             self.tab,
@@ -204,6 +211,7 @@ class Drainer:
             tending.cut()
             await asyncio.wait({tending})
             self._scribe.close()
+            self._accountant.close()
             await self._close_lanes()
 
     def _sum_up(self, reason: Reason) -> Summary:
@@ -382,6 +390,7 @@ class Drainer:
             await asyncio.sleep(TEND_MS / 1000)
             try:
                 self.tab.failed += await self._scribe.look(self._look_after_others)
+                await self._accountant.look(partial(keep_book, self._store, self._book))
             except MillpondError as problem:  # busy or full just now: the next round is a second away
                 log.warning("could not look after what others left: %s", problem)
 

@@ -28,6 +28,9 @@ SHARES: Mapping[str, float] = {
 }  # fmt: skip
 """How often each thing is done in the storm, in per cent or so; each seed has its own leanings."""
 
+NEIGHBOURS = 0.3
+"""How many seeds have a second queue on the same spend book."""
+
 LEANINGS = (0.25, 1, 1, 3)
 """By how much a seed does something more or less often than others: rare things meet where both are common."""
 
@@ -71,14 +74,29 @@ class Storm:
         kinds = self._lean(calls.WEIGHTS)
         self._keys = self.rng.choice([1, 2, 3, 4])
         self.world = World(seed, policy=policy, rng=self.rng, kinds=kinds, trace=trace)
+        """The one in which the next thing happens."""
+        self.worlds = [self.world]
+        if self.rng.random() < NEIGHBOURS:
+            self.worlds.append(
+                World(seed, policy=draw_policy(self.rng), rng=self.rng, kinds=kinds, trace=trace, beside=self.world)
+            )
 
     def run(self, steps: int = STEPS) -> Run:
         """The storm, then the calm."""
         for _ in range(steps):
+            [self.world] = self.rng.choices(self.worlds, [3, 1][: len(self.worlds)])
             self.world.history.steps += 1
             self._step()
-        self.world.calm()
+        for world in self.worlds:
+            world.calm()
+        for world in self.worlds:
+            world.check_end()
         return self.world.history
+
+    def close(self) -> None:
+        """Close all queues and remove their folders."""
+        for world in self.worlds:
+            world.close()
 
     def _step(self) -> None:
         rng, world, seen = self.rng, self.world, self.world.witness.seen
@@ -119,7 +137,9 @@ class Storm:
         chosen = self.rng.random()
         if chosen < 0.1:
             self.world.tend(drainer)
-        elif chosen > 0.35 and able:
+        elif chosen < 0.14:
+            self.world.keep_book()
+        elif chosen > 0.39 and able:
             self.world.fly(self.rng.choice(able))
         elif not self.world.lease(drainer, self.rng.choice([1, 2, 4])):
             if able:
@@ -131,9 +151,9 @@ class Storm:
     def _wait_a_little(self) -> None:
         """Let time pass: much of it only where nobody is about to do something, as awake processes are quick."""
         world = self.world
-        flights = [flight for drainer in world.drainers if drainer.is_awake() for flight in drainer.flights]
-        is_busy = any(flight.can_go(world.clock()) for flight in flights)
-        next_ms = None if is_busy else world.next_ms()
+        drainers = [drainer for world in self.worlds for drainer in world.drainers if drainer.is_awake()]
+        is_busy = any(flight.can_go(world.clock()) for drainer in drainers for flight in drainer.flights)
+        next_ms = None if is_busy else min(filter(None, (world.next_ms() for world in self.worlds)), default=None)
         if is_busy:
             world.pass_time(self.rng.choice([50, 500]))
         elif next_ms is None or self.rng.random() < 0.3:
@@ -199,4 +219,4 @@ def simulate(seed: int, *, steps: int = STEPS, trace: bool = False) -> Run:
             raise
         raise problem from broken
     finally:
-        storm.world.close()
+        storm.close()
