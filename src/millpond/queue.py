@@ -279,7 +279,7 @@ class Queue:
 
     def status(self) -> Status:
         """How the queue stands: counts, lanes, alerts, what needs a person. Costs the same at any backlog."""
-        return status.build(self.store, self.policy, self.drainer())
+        return status.build(self.store, self.book, self.policy, self.drainer())
 
     def explain(self, job_id: int) -> str:
         """Why a job is where it is, its attempts with their evidence, and what comes next. Raises UsageError."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from millpond.engine.owner import Holder
 from millpond.report.dead import abandoned
+from millpond.report.spending import Spending, today
 from millpond.report.words import columns, counted
 from millpond.rules.effects import UNROUTED
 from millpond.rules.lifecycle import pending
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.times import age_words, show_ms
+from millpond.spend.book import SpendBook
 from millpond.store.lanes import LaneRow
 from millpond.store.reader import COUNT_LIMIT
 from millpond.store.store import Store
@@ -61,7 +63,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """CONTRACT's `--json status`. `spend` stays empty until there is a spend book."""
+    """CONTRACT's `--json status`."""
 
     counts: Mapping[str, int]
     oldest_ready_ms: int | None
@@ -76,7 +78,7 @@ class Status:
     alerts: tuple[Alert, ...]
     needs_you: tuple[Need, ...]
     now_ms: int
-    spend: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    spend: Spending
 
     @property
     def pending(self) -> int:
@@ -89,7 +91,8 @@ class Status:
         late = [f"oldest ready {age_words(self.now_ms - self.oldest_ready_ms)}"] if self.oldest_ready_ms else []
         late += [f"next due {show_ms(self.next_due_ms)}"] if self.next_due_ms else []
         late.append(f"joined {self.joined:,}  reused {self.reused:,}")
-        lines += ["  ".join(late), ""]
+        lines.append("  ".join(late))
+        lines += [money, ""] if (money := self.spend.in_words()) else [""]
         lines += _table(self.lanes, self.now_ms) if self.lanes else ["no lanes; `millpond init` writes a millpond.yaml"]
         if self.needs_you:
             lines += ["", "needs you"]
@@ -108,7 +111,7 @@ class Status:
         return "  ".join(f"{name} {n:,}{held if name == 'waiting' else ''}" for name, n in shown.items())
 
 
-def build(store: Store, policy: Policy, drainer: Holder | None) -> Status:
+def build(store: Store, book: SpendBook, policy: Policy, drainer: Holder | None) -> Status:
     """Look at the queue once. Several short reads: the figures may be a few ms apart from each other."""
     now_ms = store.now_ms()
     counts, tally, closed = store.counts(), store.tally(), store.closed_lanes()
@@ -134,6 +137,7 @@ def build(store: Store, policy: Policy, drainer: Holder | None) -> Status:
         if drainer is None
         else tuple(_needs(lanes, counts, store.waiting_for_person())),
         now_ms=now_ms,
+        spend=today(book, now_ms),
     )
 
 

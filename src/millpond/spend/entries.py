@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from millpond.db.database import Transaction
 from millpond.rules.effects import Charge
 from millpond.rules.price import Cost, to_micro
@@ -26,27 +24,25 @@ def release(tx: Transaction, *, uid: str, queue: str) -> None:
 def post(tx: Transaction, charge: Charge, *, queue: str) -> None:
     """Put a charge in the place of its reservation. An actual replaces an estimate, nothing replaces an actual."""
     release(tx, uid=charge.uid, queue=queue)
-    before = tx.one("charge", uid=charge.uid)
-    cost = to_micro(charge.usd) if charge.usd is not None else None
-    is_estimate = int(charge.is_estimate)
-    posted = tx.one(
-        "post", uid=charge.uid, queue=queue, lane=charge.lane, at_ms=charge.at_ms, cost=cost, is_estimate=is_estimate
-    )
-    if posted is None:
-        return
-    if before is not None:
-        _add_up(tx, before, -1)
-    _add_up(tx, tx.one("charge", uid=charge.uid), 1)
+    micro = to_micro(charge.usd) if charge.usd is not None else None
+    said = {"uid": charge.uid, "cost": micro, "is_estimate": int(charge.is_estimate)}
+    if tx.one("insert_charge", queue=queue, lane=charge.lane, at_ms=charge.at_ms, **said) is None:
+        before = tx.one("charge", uid=charge.uid)
+        if tx.one("replace_charge", **said) is None:
+            return
+        assert before is not None
+        _add_up(tx, charge, before.cost, -1, is_estimate=True)
+    _add_up(tx, charge, micro, 1, is_estimate=charge.is_estimate)
 
 
-def _add_up(tx: Transaction, charge: Any, sign: int) -> None:
-    known = sign * (charge.cost or 0)
+def _add_up(tx: Transaction, charge: Charge, cost: int | None, sign: int, *, is_estimate: bool) -> None:
+    known = sign * (cost or 0)
     tx.all(
         "add_spent",
         quarter_ms=charge.at_ms - charge.at_ms % QUARTER_MS,
         lane=charge.lane,
         charges=sign,
-        unknown=sign if charge.cost is None else 0,
-        actual=0 if charge.is_estimate else known,
-        estimated=known if charge.is_estimate else 0,
+        unknown=sign if cost is None else 0,
+        actual=0 if is_estimate else known,
+        estimated=known if is_estimate else 0,
     )

@@ -12,12 +12,15 @@ DELETE FROM reservation WHERE uid = :uid AND queue = :queue
 -- name: charge
 SELECT uid, lane, at_ms, cost, is_estimate FROM charge WHERE uid = :uid
 
--- name: post
--- An actual replaces an estimate, nothing replaces an actual.
+-- name: insert_charge
 INSERT INTO charge (uid, queue, lane, at_ms, cost, is_estimate)
 VALUES (:uid, :queue, :lane, :at_ms, :cost, :is_estimate)
-ON CONFLICT (uid) DO UPDATE SET cost = excluded.cost, is_estimate = excluded.is_estimate
-WHERE charge.is_estimate = 1
+ON CONFLICT (uid) DO NOTHING
+RETURNING uid
+
+-- name: replace_charge
+-- An actual replaces an estimate, nothing replaces an actual.
+UPDATE charge SET cost = :cost, is_estimate = :is_estimate WHERE uid = :uid AND is_estimate = 1
 RETURNING uid
 
 -- name: add_spent
