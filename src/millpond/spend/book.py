@@ -136,7 +136,7 @@ class SpendBook:
 
     def spent(self, since_ms: int) -> dict[str, Spent]:
         """Lane -> its charges since a quarter of an hour, of all queues that share the book."""
-        if not self.path.is_file():
+        if not self._is_made():
             return {}
         return {
             row.lane: Spent(row.charges, row.unknown, from_micro(row.actual), from_micro(row.estimated))
@@ -145,10 +145,17 @@ class SpendBook:
 
     def reserved(self) -> Reserved:
         """What stands reserved now, by all queues that share the book."""
-        if not self.path.is_file():
+        if not self._is_made():
             return Reserved()
         [row] = self.db.read(lambda tx: tx.all("reserved"))
         return Reserved(row.calls, row.unknown, from_micro(row.worst))
+
+    def _is_made(self) -> bool:
+        """Whether there is a file to look into. Where that cannot be told, opening it will say why."""
+        try:
+            return self.path.exists()
+        except OSError:
+            return True
 
     # --- closing ----------------------------------------------------------------------------------------------------
 

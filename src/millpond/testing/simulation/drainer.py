@@ -47,15 +47,15 @@ class Ground:
     plan: Callable[[str], Plan]
     """Lane -> what becomes of the call that leaves now."""
     log: Callable[..., None]
-    letter: str = "a"
-    """What the uids of this queue's attempts begin with: no two queues on a spend book may give the same."""
+    letters: str = "ad"
+    """What the names of this queue's attempts and of its owners begin with: no two queues of a world give the same."""
     uids: int = 0
     owners: int = 0
 
     def owner(self) -> str:
         """A new living owner."""
         self.owners += 1
-        uuid = f"d{self.owners}"
+        uuid = f"{self.letters[1]}{self.owners}"
         self.store.enlist(OwnerRow(uuid, "drainer", "host", self.owners, "boot", self.clock()))
         return uuid
 
@@ -121,7 +121,7 @@ class Flight:
 
     def reserve(self, effect: steps.Reserve) -> Reserved:
         self._.uids += 1
-        uid, lane = f"{self._.letter}{self._.uids}", self._.policy.lane(effect.lane)
+        uid, lane = f"{self._.letters[0]}{self._.uids}", self._.policy.lane(effect.lane)
         worst = worst_bill(self.lease.work, lane, self._.clock())
         self._.book.reserve(uid, self.lease.owner, lane.name, worst)
         return Reserved(uid)

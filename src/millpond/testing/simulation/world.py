@@ -108,7 +108,7 @@ class World:
             self.auditor,
             self._plan,
             self.log,
-            letter="a" if beside is None else "b",
+            letters="ad" if beside is None else "be",
         )
         self.drainers = [Drainer(self.ground) for _ in range(self.rng.choice([2, 3, 4]))]
         self.dead: list[Drainer] = []
