@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,8 @@ from millpond import Queue
 from millpond.db.migrations import Migration, read_folder
 from millpond.db.sqlite import SqliteDatabase
 from millpond.db.statements import load
-from millpond.engine import scribe
+from millpond.engine import drain, scribe
+from millpond.engine.drain import Until
 from millpond.rules.errors import QueueBusy, QueueUnavailable
 from millpond.spend import book as books
 from millpond.testing.promises import check_book, check_promises
@@ -182,6 +184,31 @@ def test_a_full_book_ends_a_drain_with_every_call_booked(queue: Queue, monkeypat
         again.drain(lanes=lane)
         assert again.counts()["done"] == 500 == lane.calls
         check_book(again.store, again.book)
+
+
+def test_a_drain_that_runs_brings_the_book_up_to_the_ledger(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drain, "TEND_MS", 5)
+    opened_with(monkeypatch)
+    [lease] = queue.lease(1)
+    uid = queue.record(lease)
+    assert uid is not None
+    kept, keep = threading.Event(), drain.keep_book
+
+    def keep_book(*given: Any) -> None:
+        keep(*given)
+        if queue.book.charge(uid):
+            kept.set()
+
+    monkeypatch.setattr(drain, "keep_book", keep_book)
+    with queue.draining(lanes=Lane()) as drainer:
+        going = threading.Thread(target=lambda: asyncio.run(drainer.run(Until(daemon=True))))
+        going.start()
+        with locked(queue.book.path):
+            queue.settle(lease, uid, "yes")
+        assert kept.wait(20)
+        drainer.stop()
+        going.join(20)
+    check_book(queue.store, queue.book)
 
 
 def test_a_reply_is_kept_whether_or_not_the_book_takes_its_charge(
