@@ -10,15 +10,16 @@ from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from millpond import bulk
 from millpond.door import Askable, Door, Registry
 from millpond.engine.clock import wall_ms
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.draining import Drains, not_drained, run
+from millpond.engine.happening import Happening
 from millpond.engine.owner import DrainLock, Holder
-from millpond.engine.perform import Happening
+from millpond.engine.reconciling import ask_now, reconcile
 from millpond.engine.workers import Workers
 from millpond.intake import Defaults
 from millpond.lanes.given import Lanes, choose_lanes
@@ -48,9 +49,11 @@ from millpond.rules.job import (
 from millpond.rules.numbers import seconds, whole_number
 from millpond.rules.policy import Policy
 from millpond.rules.times import instant_ms
+from millpond.rules.verdict import worst_of
 from millpond.settings.home import make_home
 from millpond.settings.load import Settings, load
 from millpond.spend.book import SpendBook
+from millpond.store.deciding import Choice
 from millpond.store.looking import number_of
 from millpond.store.store import Store, open_sqlite
 from millpond.waiters import EVERYTHING, Doorbell, Everything, Waitable, Waiters, no_request, request_id
@@ -86,7 +89,8 @@ class Queue:
         self._find_registry = registry if callable(registry) else lambda: registry
         self.door = Door(store, lambda: self.policy, lambda: self.registry)
         self.book = SpendBook(spend or home / "spend.db", store.uuid, store.now_ms, durable=policy.durable)
-        self._workers = Workers(store, self.book, folder, policy, lambda: self.registry)
+        asking = partial(ask_now, store, policy)
+        self._workers = Workers(store, self.book, folder, policy, lambda: self.registry, asking)
         self._drains = Drains(store, self.book, folder)
         self._waiters = Waiters(store, doorbell or Doorbell())
 
@@ -393,6 +397,34 @@ class Queue:
             self.policy.lane(lane)
         chosen = bulk.choose(self.store, filter_or_ids)
         return bulk.run(bulk.Retry(self.store, self.policy, chosen.submissions, lane), chosen.jobs, dry_run=dry_run)
+
+    def decide(self, job_id: int, choice: Choice) -> Job:
+        """Your word on a job whose call ended in the dark: asked for, or before its hold is over. The job as it is now.
+
+        `pin`: pay again on the next lane; `same`: once more on the same lane; `fail`: do not pay again. Its late reply
+        is still received if it comes. Raises UsageError for a job of which nothing is to be decided.
+        """
+        if choice not in get_args(Choice):
+            raise UsageError(f"decide: found {choice!r:.40}, wanted one of {', '.join(get_args(Choice))}")
+        job = self.job(job_id)
+        done = self.store.decide(job.id, choice, bill=partial(worst_of, policy=self.policy))
+        if not done.moved:
+            wanted = "wanted one that is asked or held; `millpond jobs state:asked` lists the first"
+            raise UsageError(f"job {job.id}: {done.why}; {wanted}")
+        return self.job(job.id)
+
+    def unpin(self, filter_or_ids: bulk.Which, *, dry_run: bool = False) -> BulkReport:
+        """Route jobs from their first lane again that an unknown outcome has pinned to a further one."""
+        chosen = bulk.choose(self.store, filter_or_ids)
+        return bulk.run(bulk.Unpin(self.store), chosen.jobs, dry_run=dry_run)
+
+    def reconcile(self) -> Summary:
+        """Look at everything whose end is unknown, once: take back what the dead held, ask the lanes that recall.
+
+        What nobody waits for is decided when its hold is over. No call is made. A running drain does the same as it
+        goes round. Raises MissingKey where a lane that is to be asked has none.
+        """
+        return reconcile(self.store, self.book, self.folder, self.policy)
 
     def resume_lane(self, name: str) -> None:
         """Open a lane, whoever closed it. Raises UnknownLane."""

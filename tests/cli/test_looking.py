@@ -125,12 +125,10 @@ def test_an_asked_job_is_mended_by_the_commands_that_explain_names(mill: Mill) -
         assert "state:asked" in mill.run("drain", "--until-empty").stdout
         assert "! 2 jobs waiting for your word" in mill.run("status").stdout
         ahead = mill.run("explain", "1").stdout.splitlines()[-1]
-        assert "`millpond cancel 1` leaves it unpaid" in ahead
-        assert "`millpond retry 1` pays again" in ahead
-        mill.run("cancel", "1")
-        mill.run("cancel", "2")
+        assert "`millpond decide 1 pin|same|fail`" in ahead
+        mill.run("decide", "1", "fail")
         assert server.accepted() == 2, "left unpaid"
-        mill.run("retry", "2")
+        mill.run("decide", "2", "same")
         assert "done 1 " in mill.run("drain").stdout
         assert server.accepted() == 3, "paid again"
 

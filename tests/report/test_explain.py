@@ -105,7 +105,7 @@ def test_a_waiting_job_says_what_it_waits_for(scene: Scene) -> None:
     scene.store.give(lease, Then("ask"))
     lines = told(scene, 2)
     assert lines[0] == "job 2 waits: the outcome of a call is unknown and your word is wanted: pay again, or not"
-    assert lines[-1].startswith("next         nothing without you: `millpond cancel 2` leaves it unpaid")
+    assert lines[-1].startswith("next         nothing without you: `millpond decide 2 pin|same|fail`")
     assert "`millpond retry 2` pays again" in lines[-1]
 
 

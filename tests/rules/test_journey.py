@@ -28,6 +28,7 @@ from millpond.rules.effects import (
     Listen,
     LookBack,
     Post,
+    Recall,
     Record,
     Recorded,
     Release,
@@ -40,7 +41,7 @@ from millpond.rules.effects import (
     Then,
 )
 from millpond.rules.errors import LeaseLost
-from millpond.rules.evidence import Evidence
+from millpond.rules.evidence import Absent, Evidence, Unknown
 from millpond.rules.job import Lease, Prompt, Reply, Usage
 from millpond.rules.journey import journey
 from millpond.rules.policy import Backoff, LanePolicy, Policy
@@ -187,6 +188,43 @@ def test_a_job_whose_next_lane_this_drain_does_not_have_is_released_to_wait_for_
                   policy=absent)[-1]  # fmt: skip
     assert isinstance(spent, Settle)
     assert spent.then == Then("release", next_lane="paid")
+
+
+# --- a lane that can be asked is asked first --------------------------------------------------------------------------
+
+ASKABLE = [Undecided("earlier", "free", recallable_ms=7)]
+
+
+def test_a_lane_is_asked_before_the_policy_decides() -> None:
+    effects = drive(past(undecided=ASKABLE), Unknown(), None, lease=LATER)
+    assert effects == [
+        LookBack(), Recall("earlier", "free", 7), Resolve("earlier", "free", "pin"),
+        Give(Then("release", next_lane="paid"))]  # fmt: skip
+
+
+def test_a_recalled_reply_ends_the_journey() -> None:
+    *_, settle = drive(past(undecided=ASKABLE), heard(), lease=LATER)
+    assert isinstance(settle, Settle)
+    assert (settle.uid, settle.ending.outcome, settle.then, settle.how) == ("earlier", "ok", Then(None), "recalled")
+
+
+def test_a_recalled_answer_of_no_use_sends_the_job_to_be_routed_by_it() -> None:
+    *_, settle = drive(past(undecided=ASKABLE), heard("unusable"), lease=LATER)
+    assert isinstance(settle, Settle)
+    assert (settle.ending.outcome, settle.then) == ("unusable", Then("release", next_lane=""))
+
+
+def test_what_is_recalled_and_says_nothing_is_unknown_still() -> None:
+    assert kinds(drive(past(undecided=ASKABLE), heard("ambiguous"), None, lease=LATER))[1:3] == ["Recall", "Resolve"]
+
+
+@pytest.mark.parametrize(("code", "kept"), [("died", "died"), ("given_up", "given_up"), ("cut", "absent")])
+def test_an_absence_costs_nothing_and_what_our_own_end_broke_off_stays_ours(code: str, kept: str) -> None:
+    *_, settle = drive(past(undecided=[replace(ASKABLE[0], code=code)]), Absent(), lease=LATER)
+    assert isinstance(settle, Settle)
+    assert (settle.ending.outcome, settle.ending.classified.code, settle.how) == ("retryable", kept, "absent")
+    assert settle.ending.cost is not None
+    assert settle.ending.cost.usd == 0
 
 
 # --- what is undecided is decided first -------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -12,11 +13,11 @@ import apsw
 from millpond.rules import effects as steps
 from millpond.rules.effects import ACCEPT, Heard
 from millpond.rules.job import Receipt, Reply
-from millpond.rules.policy import AfterHold, Backoff, LanePolicy, Policy
+from millpond.rules.policy import AfterHold, Backoff, Deadlines, LanePolicy, Policy
 from millpond.rules.price import FREE, PriceRule
 from millpond.rules.verdict import end
 from millpond.testing.scripted_lane import evidence_of
-from millpond.testing.simulation.calls import Plan, reply_text
+from millpond.testing.simulation.calls import TOTAL_MS, Plan, reply_text
 from millpond.testing.simulation.drainer import Drainer, Flight
 from millpond.testing.simulation.world import World, asked, fingerprint
 
@@ -42,6 +43,18 @@ def two_lanes(after_hold: AfterHold = "pin", **free: Any) -> Policy:
     paid = LanePolicy("paid", tier="paid", price=DEAR, **plain)
     lanes = {"free": LanePolicy("free", **({"price": FREE} | plain | free)), "paid": paid}
     return Policy(lanes=lanes, backoff=Backoff(first_ms=500), max_leases_lost=2, fair_every=0, lease_ms=LEASE_MS)
+
+
+REMEMBERS: dict[str, Any] = {"recall": "store", "deadlines": Deadlines(total_ms=TOTAL_MS)}
+"""Of a lane that can be asked what became of its calls."""
+NO_HOLD, LONG_HOLD = {"realtime": 0, "batch": 0}, {"realtime": 0, "batch": 200_000}
+
+
+def one_lane(**more: Any) -> Policy:
+    """A lane that costs, and can be asked."""
+    policy = two_lanes()
+    lane = replace(policy.lanes["paid"], **(REMEMBERS | more))
+    return replace(policy, lanes={"paid": lane})
 
 
 @contextmanager
@@ -264,7 +277,7 @@ def evidence_is_not_replaced(world: World) -> None:
 
 
 def a_person_decides_what_was_asked(world: World) -> None:
-    """`after_hold: ask`: nothing more is sent until a person cancels it and retries."""
+    """`after_hold: ask`: nothing more is sent until a person decides it."""
     first, second, *_ = world.drainers
     job = ask(world)
     finish(world, in_flight(world, first, job, Plan("lost", 1_000)))
@@ -403,6 +416,62 @@ def two_queues_on_one_book_leave_each_other_alone(world: World) -> None:
         neighbour.close()
 
 
+def a_hold_outlives_its_listener_where_the_lane_remembers(world: World) -> None:
+    """Detached, and then its process dies: nobody hears the reply, and the lane has it soon."""
+    first, second, *_ = world.drainers
+    call = until(world, in_flight(world, first, job := ask(world), LATE), steps.Detach)
+    world.fly(call)
+    world.crash(first)
+    world.tend(second)
+    assert state(world, job) == "waiting/held"
+    world.pass_time(LATE.takes_ms)
+    world.tend(second)
+    assert (state(world, job), answered_by(world, job)) == ("done", call.uid)
+    world.calm()
+
+
+def a_lane_is_asked_before_its_job_fails_for_want_of_another(world: World) -> None:
+    """No hold, no attempt left, and a reply that only the lane has."""
+    first, second, *_ = world.drainers
+    call = in_flight(world, first, job := ask(world), OK)
+    world.pass_time(OK.takes_ms)
+    world.crash(first)
+    world.store.reclaim(first.owner)
+    world.lease(second, 8)
+    assert state(world, job) == "leased", f"job {job} is {state(world, job)}, and its lane was not asked"
+    finish(world, second.flights[0])
+    assert (state(world, job), answered_by(world, job)) == ("done", call.uid)
+    world.calm()
+
+
+def a_call_that_left_late_is_not_taken_for_absent(world: World) -> None:
+    """Asleep between its row and its first byte, just short of its lease; then its process dies, and it runs on."""
+    first, second, *_ = world.drainers
+    world.plans.append(Plan("late", 59_000))
+    call = until(world, take(world, first, job := ask(world)), steps.Call)
+    world.pass_time(LEASE_MS - 1_000)
+    world.fly(call)
+    world.crash(first)
+    while state(world, job) != "done":
+        world.tend(second)
+        world.pass_time(1_000)
+    assert answered_by(world, job) == call.uid
+    world.calm()
+
+
+def a_person_decides_what_is_still_held(world: World) -> None:
+    """Sooner than the hold ends: once more on the same lane. The first reply comes all the same, and counts."""
+    first, second, *_ = world.drainers
+    old = until(world, in_flight(world, first, job := ask(world), LATER), steps.Listen)
+    assert world.say(job, "same")
+    new = in_flight(world, second, job, OK)
+    finish(world, new)
+    assert answered_by(world, job) == new.uid
+    finish(world, old)
+    assert world.witness.seen.attempts[old.uid].resolution == "late"
+    world.calm()
+
+
 HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
     one.__name__: (one, policy)
     for one, policy in [
@@ -426,5 +495,9 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (evidence_that_comes_between_post_and_mark_is_posted, two_lanes("same", price=DEAR, max_output_tokens=100)),
         (who_is_slow_to_post_an_estimate_undoes_no_actual, two_lanes("same", price=DEAR, max_output_tokens=100)),
         (two_queues_on_one_book_leave_each_other_alone, two_lanes()),
+        (a_hold_outlives_its_listener_where_the_lane_remembers, two_lanes(**REMEMBERS)),
+        (a_lane_is_asked_before_its_job_fails_for_want_of_another, one_lane(max_attempts=1, hold_ms=NO_HOLD)),
+        (a_call_that_left_late_is_not_taken_for_absent, one_lane(hold_ms=LONG_HOLD)),
+        (a_person_decides_what_is_still_held, one_lane(max_attempts=1)),
     ]
 }

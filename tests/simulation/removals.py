@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import apsw
@@ -11,8 +11,9 @@ import pytest
 
 from millpond.db.database import Transaction
 from millpond.rules import effects as steps
+from millpond.rules import journey, recall
 from millpond.spend import book
-from millpond.store import accounts, holds, ledger, reclaim, settle, store
+from millpond.store import accounts, asking, holds, lease, ledger, reclaim, settle, store
 from millpond.store.settle import Settled
 from millpond.testing.simulation.drainer import PERFORM
 from millpond.testing.simulation.world import World
@@ -109,7 +110,7 @@ def accept_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def no_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (holds, ledger, reclaim):
+    for module in (holds, ledger, reclaim, settle):
         monkeypatch.setattr(module, "blocking", lambda *_: [])
 
 
@@ -139,6 +140,52 @@ def keep_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def drop_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounts, "never_recorded", lambda *_, **__: [])
+
+
+def hold_no_recallable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (settle, reclaim):
+        monkeypatch.setattr(module, "unheard_until_ms", lambda _, now_ms: now_ms)
+
+
+def end_holds_with_their_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (settle, reclaim):
+        monkeypatch.setattr(module, "left_at_ms", lambda _, now_ms: now_ms)
+
+
+def ask_no_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    def recall(*_: Any) -> Iterator[Any]:
+        yield from ()
+        return False
+
+    monkeypatch.setattr(journey, "recall", recall)
+
+
+def fail_before_a_lane_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    past = ledger.read_past
+
+    def lamed(*args: Any) -> Any:
+        found = past(*args)
+        return replace(found, undecided=tuple(replace(one, recallable_ms=None) for one in found.undecided))
+
+    monkeypatch.setattr(lease, "read_past", lamed)
+
+
+def take_silence_for_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recall, "absence_ms", lambda _policy, _lane, started_ms: started_ms)
+
+
+def forget_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = recall.absence_ms
+    monkeypatch.setattr(recall, "absence_ms", lambda policy, *given: whole(replace(policy, lease_ms=0), *given))
+
+
+def decide_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "forget", lambda *_, **__: False)
+    monkeypatch.setattr(store.asking, "forget", lambda *_, **__: False)
+
+
+def look_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store.Store, "holds", lambda *_: True)
 
 
 def find_no_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,6 +298,26 @@ REMOVALS: dict[str, Removal] = {
             "A submission takes back only what it withdrew",
             without_sql(("take_back_requests", "OR :ids IS NULL", "OR 1")),
         ),
+        Removal("Before the first byte the lease is looked at once more", look_no_more),
+        Removal("A call that its lane can be asked for is held though nobody listens", hold_no_recallable),
+        Removal(
+            "Such a hold outlives its listener",
+            end_holds_with_their_listener,
+            "a_hold_outlives_its_listener_where_the_lane_remembers",
+        ),
+        Removal("The lane is asked before the policy decides", ask_no_lane),
+        Removal(
+            "The lane is asked before its job fails for want of another lane",
+            fail_before_a_lane_is_asked,
+            "a_lane_is_asked_before_its_job_fails_for_want_of_another",
+        ),
+        Removal("A lane's silence proves something only once the call has ended and settled", take_silence_for_proof),
+        Removal(
+            "A call may have left as late as its lease allowed",
+            forget_the_lease,
+            "a_call_that_left_late_is_not_taken_for_absent",
+        ),
+        Removal("What nobody waits for is decided when its hold is over", decide_for_nobody),
         Removal(
             "After a call that was decided as `fail` there is no other",
             without_sql(("history", "outcome, resolution,", "outcome, nullif(resolution, 'fail') AS resolution,")),

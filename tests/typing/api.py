@@ -193,6 +193,9 @@ def persons(queue: Queue) -> None:
     assert_type(queue.retry(queue.submission("s"), dry_run=True).dry_run, bool)
     assert_type(queue.retry("state:failed", lane="paid", dry_run=True), BulkReport)
     assert_type(queue.retry([1, 2]).reasons, Mapping[str, int])
+    assert_type(queue.unpin("state:ready", dry_run=True), BulkReport)
+    assert_type(queue.decide(1, "same"), Job)
+    assert_type(queue.reconcile(), Summary)
     queue.resume_lane("free")
 
 

@@ -14,7 +14,9 @@ from typing import Any
 
 from millpond.engine.bookkeeping import keep_book
 from millpond.engine.clock import boot_ms
-from millpond.engine.perform import Happening, Performer
+from millpond.engine.happening import Happening
+from millpond.engine.perform import Performer
+from millpond.engine.recall import Recaller, patiently
 from millpond.engine.scribe import Scribe
 from millpond.engine.steadfast import Steadfast, keep, keep_calling, to_its_end
 from millpond.engine.tab import LaneTab, Tab
@@ -182,6 +184,9 @@ class Drainer:
             stop=self.stop,
             wake=self._changed.set,
         )
+        self._recaller = Recaller(
+            self._store, self._scribe, self._policy, self._lanes, self.tab, rng=self._rng, tell=self._tell
+        )
         self._loop = asyncio.get_running_loop()
         self._over.clear()
         course = keep(self._run(until or Until()))
@@ -195,8 +200,9 @@ class Drainer:
         return course.result()
 
     async def _run(self, until: Until) -> Summary:
-        tending = keep(self._keep_tending())
-        tending.add_done_callback(self._heed_end)
+        tending = [keep(self._keep_tending()), keep(self._keep_asking())]
+        for task in tending:
+            task.add_done_callback(self._heed_end)
         reason: Reason = "stopped"
         try:
             try:
@@ -208,8 +214,9 @@ class Drainer:
                 raise self._problem
             return await self._scribe.look(partial(self._sum_up, reason))
         finally:
-            tending.cut()
-            await asyncio.wait({tending})
+            for task in tending:
+                task.cut()
+            await asyncio.wait(tending)
             self._scribe.close()
             self._accountant.close()
             await self._close_lanes()
@@ -342,12 +349,13 @@ class Drainer:
 
     def _is_over(self, until: Until) -> Reason | None:
         """Whether nothing is left that this drain should wait for."""
-        if until.daemon or self._journeys:
+        if until.daemon or self._journeys or self._recaller.under_way:
             return None
         counts = self._store.counts()
         if not counts["ready"] and not counts["waiting"] and not counts["leased"]:
             return "empty"
-        next_ms = self._next_ms()
+        times = [at_ms for at_ms in (self._next_ms(), self._recaller.next_ms()) if at_ms is not None]
+        next_ms = min(times, default=None)
         if next_ms is None:
             return "idle"  # only a person or another process can move what is left
         if until.until_empty or next_ms - self._store.now_ms() <= self._policy.idle_exit_ms:
@@ -393,6 +401,15 @@ class Drainer:
                 await self._accountant.look(partial(keep_book, self._store, self._book))
             except MillpondError as problem:  # busy or full just now: the next round is a second away
                 log.warning("could not look after what others left: %s", problem)
+
+    async def _keep_asking(self) -> None:
+        """Ask lanes what became of calls whose end is unknown, as the time of each comes."""
+        while True:
+            rounds = await patiently(self._recaller.round())
+            if rounds.asked:
+                self._changed.set()  # what was held may go on, or this drain may end
+            else:
+                await asyncio.sleep(TEND_MS / 1000)
 
     def _look_after_others(self) -> int:
         """End our holds that ran out, take back what the dead left; how many jobs failed by that."""

@@ -16,8 +16,8 @@ from typing import Any
 
 from millpond.engine.bookkeeping import keep_book
 from millpond.engine.drain import Drainer, Until
+from millpond.engine.happening import Happening
 from millpond.engine.owner import DrainLock, Owner
-from millpond.engine.perform import Happening
 from millpond.engine.reconcile import reclaim_dead
 from millpond.lanes.lane import Lane
 from millpond.report.summary import Summary

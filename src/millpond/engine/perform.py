@@ -6,43 +6,36 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from millpond.engine import recall
 from millpond.engine.bookkeeping import not_posted
+from millpond.engine.happening import Happening
 from millpond.engine.scribe import Scribe
 from millpond.engine.steadfast import Calling, keep_calling
 from millpond.engine.tab import Tab
 from millpond.lanes.lane import Call as LaneCall
-from millpond.lanes.lane import Lane
+from millpond.lanes.lane import Lane, is_asked
 from millpond.report.words import counted
 from millpond.rules import effects as steps
 from millpond.rules.admission import Admitted, NotNow, admit
 from millpond.rules.effects import Charge, Effect, Facts, Heard, Instead, Recorded, Reserved, Silence
 from millpond.rules.errors import LeaseLost, MillpondError, QueueBusy, QueueUnavailable
-from millpond.rules.evidence import Evidence
+from millpond.rules.evidence import Absent, Evidence, Unknown
 from millpond.rules.job import Lease
 from millpond.rules.journey import journey
 from millpond.rules.policy import Policy
-from millpond.rules.verdict import end, worst_bill
+from millpond.rules.router import hold_ms
+from millpond.rules.verdict import end, worst_bill, worst_of
 from millpond.spend.book import SpendBook
 from millpond.store import accounts, ledger, settle
 from millpond.store.lanes import load_of
 from millpond.store.store import Store, fence
 
 log = logging.getLogger("millpond.engine")
-
-
-@dataclass(frozen=True, slots=True)
-class Happening:
-    """One thing that is told while work goes on. `kind`: `ended` (an attempt), `done`, `failed`, `held`, `closed`."""
-
-    kind: str
-    job_id: int | None
-    lane: str
-    words: str
 
 
 class Performer:
@@ -132,18 +125,29 @@ class _Flight:
         store = self.ground.store
         return await self.ground.scribe.look(partial(store.look_back, self.lease))
 
+    async def recall(self, effect: steps.Recall) -> Heard | Absent | Unknown:
+        assert self.lease.stored is not None, "a lease without its work as it is stored"
+        return await recall.ask(
+            self.ground.lanes.get(effect.lane),
+            self.ground.policy,
+            effect.uid,
+            self.lease.stored,
+            started_ms=effect.started_ms,
+            now_ms=self.ground.store.now_ms,
+            chance=self.ground.rng.random(),
+        )
+
     async def resolve(self, effect: steps.Resolve) -> Charge | None:
-        lane = self.ground.policy.lanes.get(effect.lane)  # None: it has left the policy, and its price with it
-        worst = worst_bill(self.lease.work, lane, self.ground.store.now_ms()) if lane else None
+        worst = worst_of(self.lease.work, effect.lane, self.ground.store.now_ms(), self.ground.policy)
         if effect.choice != "fail":
-            self.ground.tab.paid_again(effect.uid, worst)
+            self.ground.tab.paid_again(effect.uid, worst.cost)
         return await self.ground.scribe.write(
             partial(
                 settle.resolve,
                 uid=effect.uid,
                 choice=effect.choice,
-                worst=worst,
-                certain=lane is not None and lane.price.kind == "free",
+                worst=worst.cost,
+                certain=worst.is_certain,
                 now_ms=self.ground.store.now_ms(),
             )
         )
@@ -179,6 +183,7 @@ class _Flight:
 
     async def record(self, effect: steps.Record) -> Recorded | Instead:
         lane = self.ground.policy.lane(effect.lane)
+        asked = is_asked(self.ground.lanes[effect.lane])
         recorded = await self.ground.scribe.write(
             partial(
                 ledger.record,
@@ -186,6 +191,7 @@ class _Flight:
                 uid=effect.uid,
                 lane=lane.name,
                 tier=lane.tier,
+                recall_hold_ms=hold_ms(lane, self.ground.policy, self.lease.service_class) if asked else None,
                 now_ms=self.ground.store.now_ms(),
             )
         )
@@ -202,6 +208,10 @@ class _Flight:
         if self.ground.boot_ms() - self.taken_boot_ms >= self.ground.policy.lease_ms:
             # We slept between lease and call (suspend, SIGSTOP): others may have given us up.
             return self._unsent(effect.lane, "lease_too_old", "slept before the call")
+        if not await self.ground.scribe.look(partial(self.ground.store.holds, self.lease)):
+            return self._unsent(effect.lane, "lease_lost", "cancelled, answered or given to another before the call")
+        if self.ground.is_cut:
+            return self._unsent(effect.lane, "stopped", "the drain was stopped before the call")
         lane = self.ground.lanes[effect.lane]
         call = LaneCall(
             uid=effect.uid,
@@ -256,8 +266,12 @@ class _Flight:
             effect = replace(effect, ending=end(heard, self.ground.policy.lane(effect.lane), self.ground.policy))
             effect = replace(effect, then=steps.Then("release", next_lane=steps.UNROUTED))
             settled = await self._write_end(effect)
-        self.ground.tab.ended(effect.lane, effect.uid, effect.ending)
-        self._report(effect, settled)
+        if effect.how == "late":
+            self.ground.tab.ended(effect.lane, effect.uid, effect.ending)
+            self._report(effect, settled)
+        else:
+            tab, tell = self.ground.tab, self.ground.tell
+            recall.recalled(tab, tell, effect.lane, effect.uid, self.lease.job_id, effect.ending, settled)
         return settled.charge
 
     async def _write_end(self, effect: steps.Settle) -> settle.Settled:
@@ -269,6 +283,7 @@ class _Flight:
                 then=effect.then,
                 lane=effect.lane,
                 job=None if self.detached else fence(self.lease),
+                how=effect.how,
                 now_ms=self.ground.store.now_ms(),
             )
         )
@@ -338,6 +353,7 @@ class _Flight:
 
 _PERFORM: dict[type[Any], Callable[[_Flight, Any], Any]] = {
     steps.LookBack: _Flight.look_back,
+    steps.Recall: _Flight.recall,
     steps.Resolve: _Flight.resolve,
     steps.Admit: _Flight.admit,
     steps.Reserve: _Flight.reserve,

@@ -27,6 +27,7 @@ from millpond.rules.effects import (
     Heard,
     LookBack,
     Post,
+    Recall,
     Record,
     Recorded,
     Release,
@@ -37,7 +38,7 @@ from millpond.rules.effects import (
     Then,
 )
 from millpond.rules.errors import LeaseLost, QueueBusy, QueueUnavailable, UsageError
-from millpond.rules.evidence import Evidence
+from millpond.rules.evidence import Absent, Evidence, Unknown
 from millpond.rules.job import Lease, Reply
 from millpond.rules.journey import Cleared, approach, call
 from millpond.rules.policy import LanePolicy, Policy
@@ -52,6 +53,15 @@ NO_JITTER = 0.0
 """A worker's backoff is not spread: chance is drawn by the drainer only."""
 
 
+Ask = Callable[[Recall, Lease], Heard | Absent | Unknown]
+"""The question of a journey, and the lease under which it is asked -> what the lane's answer proves."""
+
+
+def nobody_asks(_question: Recall, _lease: Lease) -> Unknown:
+    """Where no lane can be asked."""
+    return Unknown("nobody here can ask its lane")
+
+
 class Workers:
     """The worker protocol over one store. Thread-safe; its owner lives as long as this process or until `leave`."""
 
@@ -62,7 +72,10 @@ class Workers:
         folder: Path,
         policy: Policy,
         registry: Callable[[], Mapping[str, Any] | None],
+        ask: Ask = nobody_asks,
     ) -> None:
+        """`ask` asks a lane what became of a call that a drain made: who works by hand has no lanes of his own."""
+        self._ask = ask
         self._store = store
         self._book = book
         self._folder = folder
@@ -150,6 +163,10 @@ class Workers:
         match effect:
             case LookBack():
                 return self._store.look_back(lease)
+            case Recall():
+                return self._ask(effect, lease)
+            case Settle(uid, name, ending, then, how):
+                return self._store.settle(uid, ending, then, lane=name, lease=lease, how=how).charge
             case Resolve(uid, name, choice):
                 lane = self._lane(name)
                 worst = worst_bill(lease.work, lane, self._store.now_ms())

@@ -132,6 +132,7 @@ def build(store: Store, book: SpendBook, policy: Policy, drainer: Holder | None)
         alerts=tuple(_alerts(lanes, oldest_ms, drainer, now_ms)),
         needs_you=(
             *_needs(lanes, counts, store.waiting_for_person()),
+            *_needs_questions(counts, store, policy),
             *_needs_drain(lanes, len(abandoned(store)), oldest_ms, now_ms, can_go_on=can_go_on),
         )
         if drainer is None
@@ -191,10 +192,24 @@ def _needs(
     if counts["failed"]:
         yield Need("failed", f"{counted(counts['failed'], 'job')} failed", "millpond jobs state:failed")
     for reason, n in waiting.items():
-        what = (
-            "for your word after an unknown outcome" if reason == "asked" else "for a program that can load their type"
-        )
-        yield Need(reason, f"{counted(n, 'job')} waiting {what}", f"millpond jobs state:{reason}")
+        what, do = _WAITING_FOR[reason]
+        yield Need(reason, f"{counted(n, 'job')} waiting {what}", f"millpond jobs state:{reason}{do}")
+
+
+_WAITING_FOR = {
+    "asked": ("for your word after an unknown outcome", ", then millpond decide ID pin|same|fail"),
+    "undeliverable": ("for a program that can load their type", ""),
+}
+"""Why a job waits for a person -> for what, and what follows a look at these."""
+
+
+def _needs_questions(counts: Mapping[str, int], store: Store, policy: Policy) -> Iterator[Need]:
+    """Calls that their lanes could be asked for, where nobody drains and so nobody asks."""
+    can_be_asked = [name for name, lane in policy.lanes.items() if lane.can_recall]
+    if can_be_asked and store.next_ask_ms(can_be_asked) is not None:
+        held = f"{counted(counts['held'], 'job')} held, since " if counts["held"] else ""
+        words = f"{held}the outcome of a call is unknown; its lane can be asked, and nobody does"
+        yield Need("unknown", words, "millpond reconcile")
 
 
 def _needs_drain(

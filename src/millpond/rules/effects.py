@@ -14,12 +14,27 @@ from millpond.rules.outcome import Classified
 from millpond.rules.price import Cost
 from millpond.rules.router import Past
 
+EvidenceBy = Literal["late", "recalled", "absent"]
+"""How evidence of a call came after its end had been unknown: by itself, or out of its lane's memory."""
+
 # --- what the journey asks for ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class LookBack:
     """Read the earlier attempts of the key. Answer: Facts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Ask the lane of an ambiguous attempt what became of its call. Answer: Heard, Absent or Unknown.
+
+    Absent proves that no work was done; a lane that may not have settled yet is Unknown.
+    """
+
+    uid: str
+    lane: str
+    started_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +116,15 @@ class StopListening:
 class Settle:
     """End the attempt on evidence, store and accept its reply, move the job, close the lane: one transaction.
 
-    Answer: the Charge that the ledger now says; None while the end is unknown and undecided.
+    `how` is how the evidence of an attempt came whose end was unknown before. Answer: the Charge that the ledger now
+    says; None while the end is unknown and undecided.
     """
 
     uid: str
     lane: str
     ending: Ending
     then: Then
+    how: EvidenceBy = "late"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +143,7 @@ class Give:
 
 Effect = (
     LookBack
+    | Recall
     | Resolve
     | Admit
     | Reserve

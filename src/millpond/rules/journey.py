@@ -1,6 +1,7 @@
 """One lease, from grant to settlement, as a generator of effects. The order of the steps stands here and nowhere else:
 
-    LookBack -> (Resolve -> Post) -> Admit -> Reserve -> Record -> Call -> (Detach -> Listen) -> Settle -> Post
+    LookBack -> (Recall -> Settle -> Post) -> (Resolve -> Post)
+        -> Admit -> Reserve -> Record -> Call -> (Detach -> Listen) -> Settle -> Post
 
 The drainer performs each effect and sends back what it found; a simulation does the same and may die at any `yield`.
 A ledger row is durable (Record) before anything leaves (Call). The spend book is another database, and no transaction
@@ -18,6 +19,8 @@ from typing import Any
 
 from millpond.rules.admission import Admitted, NotNow
 from millpond.rules.effects import (
+    ACCEPT,
+    UNROUTED,
     Admit,
     Call,
     Charge,
@@ -30,6 +33,7 @@ from millpond.rules.effects import (
     Listen,
     LookBack,
     Post,
+    Recall,
     Record,
     Recorded,
     Release,
@@ -42,9 +46,11 @@ from millpond.rules.effects import (
     Then,
 )
 from millpond.rules.errors import LeaseLost
+from millpond.rules.evidence import Absent, Unknown
 from millpond.rules.job import Lease
 from millpond.rules.policy import Policy
-from millpond.rules.router import Exhausted, Past, Step, Tried, decided, hold_ms, next_lane
+from millpond.rules.recall import absence
+from millpond.rules.router import Exhausted, Past, Step, Tried, Undecided, decided, hold_ms, next_lane
 from millpond.rules.verdict import end, verdict
 
 NO_PAST = Facts(Past(), attempts_made=0, attempts_granted=0)
@@ -71,6 +77,9 @@ def approach(lease: Lease, policy: Policy, order: Sequence[str]) -> Generator[Ef
     """From the grant to the ledger row. None: there is no call to make, and the job was moved."""
     facts: Facts = (yield LookBack()) if lease.has_history else NO_PAST
     undecided, tried = facts.past.undecided, decided(facts.past, policy)
+    for one in undecided:
+        if one.recallable_ms is not None and (yield from recall(one, one.recallable_ms, policy)):
+            return None
     choices = [policy.after_hold(one.lane) for one in undecided]
     if "ask" in choices:
         yield Give(Then("ask"))
@@ -100,6 +109,23 @@ def approach(lease: Lease, policy: Policy, order: Sequence[str]) -> Generator[Ef
         yield Release(reserved.uid)
         return None
     return Cleared(tried, step, recorded)
+
+
+def recall(one: Undecided, started_ms: int, policy: Policy) -> Generator[Effect, Any, bool]:
+    """Ask the lane before the policy decides. True: the attempt ended on evidence, and the job was moved by that."""
+    said: Heard | Absent | Unknown = yield Recall(one.uid, one.lane, started_ms)
+    if isinstance(said, Unknown):
+        return False
+    again = Then("release", next_lane=UNROUTED)  # its history decides: it has grown
+    if isinstance(said, Absent):
+        yield from _post((yield Settle(one.uid, one.lane, absence(one.code), again, "absent")))
+        return True
+    ending = end(said, policy.lane(one.lane), policy)
+    if ending.outcome == "ambiguous":
+        return False
+    then = ACCEPT if ending.outcome == "ok" else again
+    yield from _post((yield Settle(one.uid, one.lane, ending, then, "recalled")))
+    return True
 
 
 def call(lease: Lease, policy: Policy, order: Sequence[str], cleared: Cleared) -> Generator[Effect, Any, None]:

@@ -23,12 +23,22 @@ UNDECIDED_ROWS = 256
 There is seldom more than one: a key is called again only after the one before was decided."""
 
 
-def record(tx: Transaction, lease: Lease, *, uid: str, lane: str, tier: str, now_ms: int) -> Recorded | Instead:
+def record(
+    tx: Transaction,
+    lease: Lease,
+    *,
+    uid: str,
+    lane: str,
+    tier: str,
+    recall_hold_ms: int | None = None,
+    now_ms: int,
+) -> Recorded | Instead:
     """Write the row of an attempt that is about to leave, under the fence.
 
     Instead: nothing may be sent, and the job was moved. It is done where its key has an artifact in force (not
     billed), held where another attempt of the key is open or may still bring evidence. Raises LeaseLost if the job is
-    no longer held under this lease, or its owner was declared dead.
+    no longer held under this lease, or its owner was declared dead. `recall_hold_ms`: the call can be asked for later,
+    and its key is held for so long if nobody hears its end.
     """
     job = tx.one("record_check", job_id=lease.job_id, lease_no=lease.lease_no, owner=lease.owner)
     if job is None or job.owner_lives is None:
@@ -52,6 +62,7 @@ def record(tx: Transaction, lease: Lease, *, uid: str, lane: str, tier: str, now
         idempotency_key=job.idempotency_key,
         fingerprint=job.fingerprint,
         started_ms=now_ms,
+        recall_hold_ms=recall_hold_ms,
     )
     tx.all("count_attempt", job_id=job.id)
     note(tx, now_ms, "record", job_id=job.id, data={"attempt": uid, "lane": lane, "attempt_no": job.attempt_no})
@@ -81,7 +92,7 @@ def read_past(tx: Transaction, key: str, floor_seq: int, now_ms: int | None = No
     return Past(
         tried=tuple(Tried(row.lane, row.outcome, row.resolution, row.code or "") for row in reversed(rows)),
         undecided=tuple(
-            Undecided(row.uid, row.lane, row.code or "")
+            Undecided(row.uid, row.lane, row.code or "", row.started_ms if row.recall_hold_ms is not None else None)
             for row in undecided
             if now_ms is None or not is_blocking(row, now_ms)
         ),

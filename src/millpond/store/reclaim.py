@@ -7,7 +7,7 @@ from typing import Any
 
 from millpond.db.database import Transaction
 from millpond.rules.job import OwnerRow
-from millpond.store.holds import blocking, hold_end_ms, wake_key
+from millpond.store.holds import blocking, hold_end_ms, left_at_ms, unheard_until_ms, wake_key
 from millpond.store.moves import move, note
 from millpond.store.settle import make_ambiguous
 
@@ -45,7 +45,7 @@ def reclaim(tx: Transaction, owner: str, *, max_leases_lost: int, died: bool = T
     An owner that leaves by itself (`died` False) gives back the same way, and no lost lease is counted for that.
 
     Every open attempt of the owner becomes ambiguous, whatever its job's state; what it listened to is listened to no
-    more, and no lane can be asked yet, so those holds are over. A leased job without an open attempt had sent nothing:
+    more. Those holds are over, unless the lane can be asked. A leased job without an open attempt had sent nothing:
     it goes back to ready, and the lost lease is counted, up to the cap.
     """
     if tx.one("bury_owner", owner=owner) is None:
@@ -53,10 +53,11 @@ def reclaim(tx: Transaction, owner: str, *, max_leases_lost: int, died: bool = T
     opened: list[Any] = tx.all("open_attempts_by", owner=owner)
     listened: list[Any] = tx.all("listened_by", owner=owner)
     for attempt in opened:
-        make_ambiguous(tx, attempt.uid, now_ms, hold_until_ms=now_ms, code="died")
+        make_ambiguous(tx, attempt.uid, now_ms, hold_until_ms=unheard_until_ms(attempt, now_ms), code="died")
         note(tx, now_ms, "ambiguous", job_id=attempt.job_id, data={"attempt": attempt.uid, "code": "died"})
     for attempt in listened:
-        tx.all("stop_listening", uid=attempt.uid, listener=owner, hold_until_ms=now_ms)
+        until_ms = left_at_ms(attempt, now_ms)
+        tx.all("stop_listening", uid=attempt.uid, listener=owner, hold_until_ms=until_ms, now_ms=now_ms)
     sent = {attempt.job_id for attempt in opened}
     counts = Reclaimed(ambiguous=len(opened))
     for job in tx.all("leased_by", owner=owner):
@@ -87,6 +88,6 @@ def end_own_holds(tx: Transaction, owner: str, now_ms: int) -> int:
     """
     over = tx.all("holds_run_out", owner=owner, now_ms=now_ms)
     for attempt in over:
-        tx.all("stop_listening", uid=attempt.uid, listener=owner, hold_until_ms=now_ms)
+        tx.all("stop_listening", uid=attempt.uid, listener=owner, hold_until_ms=now_ms, now_ms=now_ms)
         wake_key(tx, attempt.idempotency_key, now_ms)
     return len(over)

@@ -13,18 +13,18 @@ from millpond.db.database import Database, Transaction
 from millpond.db.migrations import read_folder
 from millpond.db.sqlite import SqliteDatabase
 from millpond.db.statements import load
-from millpond.rules.effects import Charge, Ending, Instead, Recorded, Then
+from millpond.rules.effects import Charge, Ending, EvidenceBy, Instead, Recorded, Then
 from millpond.rules.errors import KeyConflict, LeaseLost
 from millpond.rules.job import Lease, OwnerRow, Receipt
 from millpond.rules.price import Cost
-from millpond.store import accounts, lanes, ledger, persons, settle
+from millpond.store import accounts, asking, deciding, lanes, ledger, persons, settle
 from millpond.store import lease as leasing
 from millpond.store import reclaim as owners
 from millpond.store.enqueue import CHUNK_REQUESTS, Asked, enqueue, open_submission
 from millpond.store.moves import Fence
 from millpond.store.reader import Reader
 from millpond.store.reclaim import Reclaimed
-from millpond.store.settle import Settled
+from millpond.store.settle import Bill, Settled, unpriced
 
 T = TypeVar("T")
 
@@ -156,15 +156,29 @@ class Store(Reader):
             full=False,
         ).leases
 
-    def record(self, lease: Lease, uid: str, lane: str, tier: str = "free") -> Recorded | Instead:
+    def record(
+        self, lease: Lease, uid: str, lane: str, tier: str = "free", *, recall_hold_ms: int | None = None
+    ) -> Recorded | Instead:
         """Write the ledger row before the call. Instead: send nothing, the job was moved. Raises LeaseLost."""
-        return self.db.write(partial(ledger.record, lease=lease, uid=uid, lane=lane, tier=tier, now_ms=self.now_ms()))
+        return self.db.write(
+            partial(
+                ledger.record,
+                lease=lease,
+                uid=uid,
+                lane=lane,
+                tier=tier,
+                recall_hold_ms=recall_hold_ms,
+                now_ms=self.now_ms(),
+            )
+        )
 
-    def settle(self, uid: str, ending: Ending, then: Then, *, lane: str, lease: Lease | None) -> Settled:
+    def settle(
+        self, uid: str, ending: Ending, then: Then, *, lane: str, lease: Lease | None, how: EvidenceBy = "late"
+    ) -> Settled:
         """End an attempt on evidence; see `settle.settle`."""
         job = fence(lease) if lease is not None else None
         return self.db.write(
-            partial(settle.settle, uid=uid, ending=ending, then=then, lane=lane, job=job, now_ms=self.now_ms())
+            partial(settle.settle, uid=uid, ending=ending, then=then, lane=lane, job=job, how=how, now_ms=self.now_ms())
         )
 
     def detach(self, uid: str, lease: Lease, hold_ms: int) -> bool:
@@ -228,6 +242,25 @@ class Store(Reader):
             return 0
         return self.db.write(partial(owners.end_own_holds, owner=owner, now_ms=self.now_ms()))
 
+    # --- what is unknown --------------------------------------------------------------------------------------------
+
+    def ask_again(self, next_ms: Mapping[str, int]) -> set[str]:
+        """Say of calls when they are asked for the next time; those that are to be asked for now."""
+        return self.db.write(partial(asking.ask_again, next_ms=next_ms, now_ms=self.now_ms()), full=False)
+
+    def forget(self, uid: str, bill: Bill = unpriced) -> bool:
+        """Decide a call whose hold is over and for which nobody waits. Whether it was decided."""
+        return self.db.write(partial(asking.forget, uid=uid, bill=bill, now_ms=self.now_ms()))
+
+    def decide(self, job_id: int, choice: deciding.Choice, *, bill: Bill = unpriced) -> persons.Moved:
+        """A person's word on what is unknown of a job. See `deciding.decide`."""
+        return self.db.write(partial(deciding.decide, job_id=job_id, choice=choice, bill=bill, now_ms=self.now_ms()))
+
+    def unpin(self, job_ids: Iterable[int]) -> list[persons.Moved]:
+        """Route pinned jobs from their first lane again, in one commit. Raises as `cancel`."""
+        verb = partial(deciding.unpin, now_ms=self.now_ms())
+        return _all_done(self.db.write_all([partial(verb, job_id=id_) for id_ in job_ids]))
+
     # --- persons ----------------------------------------------------------------------------------------------------
 
     def cancel(self, holds: Iterable[tuple[int, int]], *, submissions: persons.Whose = None) -> list[persons.Moved]:
@@ -240,10 +273,16 @@ class Store(Reader):
         return _all_done(self.db.write_all([partial(verb, job_id=id_, hold_ms=ms) for id_, ms in holds]))
 
     def retry(
-        self, job_ids: Iterable[int], *, granted: int = 0, lane: str | None = None, submissions: persons.Whose = None
+        self,
+        job_ids: Iterable[int],
+        *,
+        granted: int = 0,
+        lane: str | None = None,
+        submissions: persons.Whose = None,
+        bill: Bill = unpriced,
     ) -> list[persons.Moved]:
         """Ask again for jobs in one commit, for everyone or for some submissions. Raises as `cancel`."""
-        verb = partial(persons.retry, whose=submissions, granted=granted, lane=lane, now_ms=self.now_ms())
+        verb = partial(persons.retry, whose=submissions, granted=granted, lane=lane, bill=bill, now_ms=self.now_ms())
         return _all_done(self.db.write_all([partial(verb, job_id=id_) for id_ in job_ids]))
 
     # --- lanes ------------------------------------------------------------------------------------------------------

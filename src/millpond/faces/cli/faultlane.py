@@ -30,6 +30,14 @@ if TYPE_CHECKING:
     "--latency-s", type=Seconds(), metavar="S", default=0.0, show_default=True, help="How long an answer takes."
 )
 @click.option("--hang-s", type=Seconds(), metavar="S", default=3600.0, show_default=True, help="How long `hang` lasts.")
+@click.option(
+    "--settling-s",
+    type=Seconds(),
+    metavar="S",
+    default=0.0,
+    show_default=True,
+    help="How long until a stored answer is listed.",
+)
 @click.option("--retry-after", metavar="TEXT", help="The raw Retry-After of `429` and `503_proof`; 1 if not said.")
 @shared()
 @pass_given
@@ -45,6 +53,7 @@ def faultlane(
     slow_s: float,
     latency_s: float,
     hang_s: float,
+    settling_s: float,
     retry_after: str | None,
 ) -> None:
     """Serve until a signal comes. The first line is the base URL; at the end, what it counted."""
@@ -60,6 +69,7 @@ def faultlane(
         slow_s=slow_s,
         latency_s=latency_s,
         hang_s=hang_s,
+        settling_s=settling_s,
         retry_after=retry_after,
     )
     signal = asyncio.run(_serve(lane, given))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from millpond.engine.drain import Drainer
-    from millpond.engine.perform import Happening
+    from millpond.engine.happening import Happening
     from millpond.queue import Queue
 
 LAST_EVENTS = 6

@@ -14,19 +14,21 @@ from typing import Any
 
 from millpond.rules import effects as steps
 from millpond.rules.admission import Admitted, LaneLoad, NotNow, admit, room
-from millpond.rules.effects import Charge, Effect, Facts, Heard, Instead, Recorded, Reserved, Silence
+from millpond.rules.effects import ACCEPT, Charge, Effect, Facts, Heard, Instead, Recorded, Reserved, Silence
 from millpond.rules.errors import LeaseLost
-from millpond.rules.evidence import Evidence
+from millpond.rules.evidence import Absent, Evidence, Unknown
 from millpond.rules.job import Lease, OwnerRow
 from millpond.rules.journey import journey
 from millpond.rules.policy import Policy
-from millpond.rules.router import lanes_for, route_work
-from millpond.rules.verdict import worst_bill
+from millpond.rules.recall import absence, next_ask_ms, proves_absence
+from millpond.rules.router import hold_ms, lanes_for, route_work
+from millpond.rules.verdict import Worst, end, worst_bill, worst_of
 from millpond.spend.book import SpendBook
+from millpond.store.asking import ToAsk
 from millpond.store.store import Store
 from millpond.testing.clock import FakeClock
 from millpond.testing.simulation.auditor import Auditor
-from millpond.testing.simulation.calls import Call, Plan, evidence
+from millpond.testing.simulation.calls import Call, Plan, evidence, memory
 from millpond.testing.simulation.witness import Witness
 
 WAITING = object()
@@ -51,6 +53,10 @@ class Ground:
     """What the names of this queue's attempts and of its owners begin with: no two queues of a world give the same."""
     uids: int = 0
     owners: int = 0
+
+    def bill(self, work: Any, lane: str, now_ms: int) -> Worst:
+        """The most that a call can have cost."""
+        return worst_of(work, lane, now_ms, self.policy)
 
     def owner(self) -> str:
         """A new living owner."""
@@ -111,7 +117,11 @@ class Flight:
     def look_back(self, _: steps.LookBack) -> Facts:
         return self._.store.look_back(self.lease)
 
+    def recall(self, effect: steps.Recall) -> Heard | Absent | Unknown:
+        return recollect(self._, effect.uid, effect.lane, effect.started_ms)
+
     def resolve(self, effect: steps.Resolve) -> Charge | None:
+        self._.witness.decided(effect.uid)
         lane = self._.policy.lanes[effect.lane]
         worst = worst_bill(self.lease.work, lane, self._.clock())
         return self._.store.resolve(effect.uid, effect.choice, worst=worst, certain=lane.price.kind == "free")
@@ -141,7 +151,8 @@ class Flight:
 
     def record(self, effect: steps.Record) -> Recorded | Instead:
         lane = self._.policy.lane(effect.lane)
-        recorded = self._.store.record(self.lease, effect.uid, lane.name, lane.tier)
+        hold = hold_ms(lane, self._.policy, self.lease.service_class) if lane.can_recall else None
+        recorded = self._.store.record(self.lease, effect.uid, lane.name, lane.tier, recall_hold_ms=hold)
         if isinstance(recorded, Recorded):
             self.uid = recorded.uid
             self._.witness.recorded(recorded.uid, self.lease, self._.clock())
@@ -153,11 +164,17 @@ class Flight:
         now_ms = self._.clock()
         if now_ms - self.taken_ms >= self._.policy.lease_ms:
             return self._heard(Evidence(sent="no", said="retryable", code="lease_too_old"))
+        if not self._.store.holds(self.lease):
+            return self._heard(Evidence(sent="no", said="retryable", code="lease_lost"))
         plan = self._.plan(effect.lane)
         seen = evidence(plan, self.uid, self.lease.fingerprint, self._.rng)
-        call = Call(self.uid, effect.lane, seen, ends_ms=now_ms + plan.takes_ms)
+        kept = memory(plan, seen, self.uid, self.lease.fingerprint, self._.rng)
+        ends_ms = now_ms + plan.takes_ms
+        settling_ms = self._.policy.lane(effect.lane).settling_ms
+        listed_ms = ends_ms + self._.rng.randint(0, settling_ms) if kept is not None else None
+        call = Call(self.uid, effect.lane, seen, ends_ms, kept, listed_ms)
         self._.log("sent", self.uid, self.lease.idempotency_key, effect.lane, plan.kind, f"{plan.takes_ms} ms")
-        self._.witness.sent(call)
+        self._.witness.sent(call, self.lease)
         self._.auditor.leaves(self.uid)
         return self._wait(effect.soft_timeout_ms)
 
@@ -174,10 +191,12 @@ class Flight:
         self._.witness.held(self.uid, self._.clock())
 
     def settle(self, effect: steps.Settle) -> Charge | None:
-        self._.witness.delivered(self.uid, effect.ending)
+        self._.witness.delivered(effect.uid, effect.ending)
         lease = None if self.detached else self.lease
-        settled = self._.store.settle(self.uid, effect.ending, effect.then, lane=effect.lane, lease=lease)
-        self._.log("settled", self.uid, effect.ending.outcome, "accepted" if settled.accepted else "")
+        settled = self._.store.settle(
+            effect.uid, effect.ending, effect.then, lane=effect.lane, lease=lease, how=effect.how
+        )
+        self._.log("settled", effect.uid, effect.ending.outcome, "accepted" if settled.accepted else "")
         return settled.charge
 
     def give(self, effect: steps.Give) -> None:
@@ -203,8 +222,22 @@ class Flight:
         return Heard(seen, self._.clock(), self._.rng.random())
 
 
+def recollect(ground: Ground, uid: str, lane: str, started_ms: int) -> Heard | Absent | Unknown:
+    """What a lane says of an earlier call, by the truth of it."""
+    now_ms, call = ground.clock(), ground.witness.calls.get(uid)
+    said: Heard | Absent | Unknown = Unknown()
+    if call is not None and call.memory is not None and call.listed_ms is not None and call.listed_ms <= now_ms:
+        said = Heard(call.memory, now_ms, ground.rng.random())
+    elif proves_absence(ground.policy, ground.policy.lane(lane), started_ms, now_ms):
+        said = Absent()
+    ground.log("recalled", uid, type(said).__name__)
+    ground.witness.asked(uid, said, now_ms)
+    return said
+
+
 PERFORM: dict[type[Any], Callable[[Flight, Any], Any]] = {
     steps.LookBack: Flight.look_back,
+    steps.Recall: Flight.recall,
     steps.Resolve: Flight.resolve,
     steps.Admit: Flight.admit,
     steps.Reserve: Flight.reserve,
@@ -268,6 +301,45 @@ class Drainer:
         if other is self or not other.is_alive:
             return other is not self
         return not other.is_awake() and self.ground.clock() - other.frozen_ms >= self.ground.policy.lease_ms
+
+    def ask_lanes(self) -> int:
+        """Ask for the calls that are due to be asked for, and decide what nobody waits for; how many of both."""
+        ground, policy, store = self.ground, self.ground.policy, self.ground.store
+        lanes = [name for name, lane in policy.lanes.items() if lane.can_recall]
+        due = store.to_ask(lanes, until_ms=ground.clock())
+        marks = {one.uid: self._next_ms(one) for one in due}
+        ours = store.ask_again(marks) if marks else set[str]()
+        for one in due:
+            if one.uid in ours:
+                self._ask(one)
+        forgotten = [uid for uid in store.forgotten("", lanes).uids if store.forget(uid, ground.bill)]
+        if forgotten:
+            ground.log("forgotten", *forgotten)
+        return len(ours) + len(forgotten)
+
+    def _next_ms(self, one: ToAsk) -> int:
+        ground = self.ground
+        return next_ask_ms(
+            ground.policy,
+            ground.policy.lane(one.lane),
+            started_ms=one.started_ms,
+            ended_ms=one.ended_ms,
+            hold_until_ms=one.hold_until_ms,
+            now_ms=ground.clock(),
+        )
+
+    def _ask(self, one: ToAsk) -> None:
+        ground = self.ground
+        said, ending, how = recollect(ground, one.uid, one.lane, one.started_ms), None, "recalled"
+        if isinstance(said, Heard):
+            ending = end(said, ground.policy.lane(one.lane), ground.policy)
+        elif isinstance(said, Absent):
+            ending, how = absence(one.code), "absent"
+        if ending is not None:
+            ground.witness.delivered(one.uid, ending)
+            ground.store.settle(one.uid, ending, ACCEPT, lane=one.lane, lease=None, how=how)
+        elif one.hold_until_ms is None or one.hold_until_ms <= ground.clock():
+            ground.store.forget(one.uid, ground.bill)
 
     def land(self) -> None:
         """Let go of journeys that have ended."""

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import TypeVar
 
-from millpond.rules.policy import AfterHold, Backoff, LanePolicy, Policy
+from millpond.rules.policy import AfterHold, Backoff, Deadlines, LanePolicy, Policy
 from millpond.rules.price import FREE, PriceRule
 from millpond.store.enqueue import Asked
 from millpond.testing.simulation import calls
 from millpond.testing.simulation.drainer import Drainer
 from millpond.testing.simulation.witness import PromiseBroken
-from millpond.testing.simulation.world import Run, World, asked
+from millpond.testing.simulation.world import CHOICES, Run, World, asked
 
 K = TypeVar("K", bound=str)
 
@@ -24,6 +24,7 @@ LEASE_MS = 15_000
 
 SHARES: Mapping[str, float] = {
     "work": 70, "time": 6, "ask": 9, "withdraw": 1, "take_back": 1, "cancel": 2, "retry": 2.5, "decide": 0.5,
+    "say": 0.5, "unpin": 0.3,
     "replay": 1, "close": 0.2, "open": 0.7, "crash": 1.2, "freeze": 0.8,
 }  # fmt: skip
 """How often each thing is done in the storm, in per cent or so; each seed has its own leanings."""
@@ -52,6 +53,9 @@ def draw_policy(rng: random.Random) -> Policy:
             after_hold=rng.choices(holds, [5, 4, 2, 1])[0],
             hold_ms={"realtime": rng.choice([0, 6_000]), "batch": rng.choice([8_000, 20_000])},
             max_output_tokens=rng.choice([None, 100]),
+            recall=rng.choice(["none", "store"]),
+            settling_ms=rng.choice([0, 5_000]),
+            deadlines=Deadlines(total_ms=calls.TOTAL_MS),
         )
     return Policy(
         lanes=lanes,
@@ -127,6 +131,10 @@ class Storm:
                 world.retry(self._draw_job("failed", "cancelled"), rng.choice([None, None, *world.policy.lanes]))
             case "decide":
                 world.decide()
+            case "say":
+                world.say(self._draw_job("waiting"), rng.choice(CHOICES))
+            case "unpin":
+                world.unpin(self._draw_job("ready", "waiting"))
             case _:
                 if ended := self._ended():
                     world.replay(rng.choice(ended))

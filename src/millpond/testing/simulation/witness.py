@@ -13,11 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millpond.db.database import Database, Transaction
-from millpond.rules.effects import Ending
+from millpond.rules.effects import Ending, Heard
+from millpond.rules.evidence import Absent, Unknown
 from millpond.rules.job import Lease, Usage
 from millpond.rules.lifecycle import LIVE
 from millpond.rules.policy import Policy
 from millpond.rules.price import PriceRule
+from millpond.rules.router import hold_ms
+from millpond.rules.times import MAX_MS
 from millpond.store.persons import Whose
 from millpond.testing.simulation.calls import Call, reply_text
 
@@ -98,6 +101,9 @@ class Witness:
         """Attempt uid -> the reply that was delivered."""
         self.owed: str | None = None
         """The attempt whose good reply must be in force after this step."""
+        self._asked_ms: dict[str, int] = {}
+        self._recallable_ms: dict[str, int] = {}
+        """Attempt uid -> until when at least its key is held for its lane to be asked, by the policy alone."""
         self._delivered: set[str] = set()
         self._held_until: dict[str, int] = {}
         self._retired: dict[str, int] = {}
@@ -136,12 +142,23 @@ class Witness:
             is_heard = row.uid not in self._delivered and now_ms < self._held_until.get(row.uid, now_ms + 1)
             if row.idempotency_key == key and is_heard and row.owner in self.seen.living:
                 raise PromiseBroken(f"call {uid} was recorded while {row.uid} of key {key} is listened to")
+            if row.idempotency_key == key and row.uid not in self._delivered and self._can_tell(row, now_ms):
+                raise PromiseBroken(f"call {uid} was recorded while the lane of {row.uid} can still be asked")
             if row.idempotency_key == key and row.resolution == "fail" and row.seq > job.floor_seq:
                 raise PromiseBroken(f"call {uid} was recorded though {row.uid} is not to be paid for again")
         self.numbers[uid] = len(self.numbers) + 1
+        lane = self._policy.lane(lease.lane)
+        if lane.can_recall:
+            self._recallable_ms[uid] = now_ms + hold_ms(lane, self._policy, lease.service_class)
 
-    def sent(self, call: Call) -> None:
-        """A request leaves: once, with a row in the ledger, and not by an owner that was given up meanwhile."""
+    def _can_tell(self, row: Any, now_ms: int) -> bool:
+        """Whether a call did work of which its lane can still be asked: within its hold, and before any due time."""
+        call, job = self.calls.get(row.uid), self.seen.jobs[row.job_id]
+        until = min(self._recallable_ms.get(row.uid, 0), self._held_until.get(row.uid, MAX_MS), job.due_ms)
+        return call is not None and call.memory is not None and now_ms < until
+
+    def sent(self, call: Call, lease: Lease) -> None:
+        """A request leaves: once, with a row in the ledger, under the present lease of its job, by a living owner."""
         row = self.seen.attempts.get(call.uid)
         if row is None:
             raise PromiseBroken(f"call {call.uid} left without a row in the ledger")
@@ -149,6 +166,9 @@ class Witness:
             raise PromiseBroken(f"call {call.uid} left twice")
         if row.owner not in self.seen.living:
             raise PromiseBroken(f"call {call.uid} left after its owner {row.owner} was declared dead")
+        job = self.seen.jobs[lease.job_id]
+        if (job.state, job.lease_no) != ("leased", lease.lease_no):
+            raise PromiseBroken(f"call {call.uid} left though job {job.id} is {job.state}, and its lease is over")
         self.calls[call.uid] = call
 
     def held(self, uid: str, until_ms: int) -> None:
@@ -176,6 +196,25 @@ class Witness:
         )
         self.owed = uid if counts else None
 
+    def asked(self, uid: str, said: Heard | Absent | Unknown, now_ms: int) -> None:
+        """A lane was asked what became of a call, and said so."""
+        self._asked_ms[uid] = now_ms
+        call = self.calls.get(uid)
+        if isinstance(said, Absent) and call is not None and call.memory is not None:
+            raise PromiseBroken(f"{uid} did its work, and its lane's silence was taken for proof that it did not")
+
+    def decided(self, uid: str) -> None:
+        """The policy is about to decide a call of an unknown end: never before its lane, if it can be asked, was."""
+        row = self.seen.attempts[uid]
+        if self._policy.lane(row.lane).can_recall and self._asked_ms.get(uid, -1) < row.hold_until_ms:
+            raise PromiseBroken(f"{uid} was decided before its lane was asked what became of it")
+
+    def spoken(self) -> None:
+        """A person may have decided what was unknown: no hold of that counts any more."""
+        for row in self.seen.attempts.values():
+            if row.resolution in ("pin", "same", "fail"):
+                self._held_until[row.uid] = self._recallable_ms[row.uid] = 0
+
     # --- what must be so --------------------------------------------------------------------------------------------
 
     def check(self, moved_by: Lease | None = None) -> None:
@@ -198,6 +237,8 @@ class Witness:
         for row in self.seen.attempts.values():
             if row.outcome is None or row.listener is not None:
                 raise PromiseBroken(f"attempt {row.uid} stays open, or listened to by {row.listener}, for ever")
+            if row.outcome == "ambiguous" and row.resolution is None:
+                raise PromiseBroken(f"nobody ever decides what became of {row.uid}")
 
     def _check_fence(self, before: Seen, lease: Lease) -> None:
         """A lease that is no longer the job's moves nothing: others may only have answered or woken it."""

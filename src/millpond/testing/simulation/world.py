@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from millpond.db.migrations import read_folder
 from millpond.db.sqlite import APPLICATION_ID as QUEUE_ID
@@ -33,6 +33,7 @@ from millpond.rules.verdict import end
 from millpond.spend.book import APPLICATION_ID, SpendBook
 from millpond.spend.book import RESOURCES as BOOK_RESOURCES
 from millpond.store.bodies import dump_work
+from millpond.store.deciding import Choice
 from millpond.store.enqueue import Asked
 from millpond.store.lanes import close_lane
 from millpond.store.persons import Whose
@@ -43,6 +44,8 @@ from millpond.testing.simulation.auditor import Auditor
 from millpond.testing.simulation.calls import Kind, Plan
 from millpond.testing.simulation.drainer import Drainer, Flight, Ground
 from millpond.testing.simulation.witness import PromiseBroken, Witness, look
+
+CHOICES = get_args(Choice)
 
 CALM_ROUNDS = 2_000
 """Rounds of the calm after which what still lives is stuck."""
@@ -176,11 +179,12 @@ class World:
         """Ask again for one job, for everyone or for some submissions."""
         meant = self.witness.seen.hanging(job_id, whose)
         granted = self.policy.max_attempts_per_job
-        [done] = self.store.retry([job_id], granted=granted, lane=lane, submissions=whose)
+        [done] = self.store.retry([job_id], granted=granted, lane=lane, submissions=whose, bill=self.ground.bill)
         if done.moved:
             self.log("retried" if whose is None else "taken back", f"job {job_id}", *meant, lane or "")
             self.witness.withdrawn(meant, False)
         self._check()
+        self.witness.spoken()
 
     def replay(self, uid: str) -> None:
         """Hand in once more, without a lease, what a call gave: out of a spool, or by a worker who is not sure."""
@@ -210,12 +214,27 @@ class World:
         return len(closed)
 
     def decide(self) -> int:
-        """A person answers what waits for one: cancel, then retry pays again. How many."""
+        """A person answers what waits for one. How many."""
         waiting = [job.id for job in self.witness.seen.jobs.values() if job.wait_reason == "asked"]
         for job_id in waiting:
-            self.cancel(job_id, 0)
-            self.retry(job_id)
+            self.say(job_id, self.rng.choice(CHOICES))
         return len(waiting)
+
+    def say(self, job_id: int, choice: Choice) -> bool:
+        """A person's word on what is unknown of a job, held or asked. Whether it counted."""
+        done = self.store.decide(job_id, choice, bill=self.ground.bill)
+        if done.moved:
+            self.log("decided", f"job {job_id}", choice)
+        self._check()
+        self.witness.spoken()
+        return done.moved
+
+    def unpin(self, job_id: int) -> None:
+        """Route a job from its first lane again."""
+        [done] = self.store.unpin([job_id])
+        if done.moved:
+            self.log("unpinned", f"job {job_id}")
+        self._check()
 
     # --- drainers ---------------------------------------------------------------------------------------------------
 
@@ -248,6 +267,7 @@ class World:
                 reclaimed = self.store.reclaim(other.owner, max_leases_lost=self.policy.max_leases_lost)
                 self.log("reclaimed", other.owner, "dead" if not other.is_alive else "frozen", reclaimed)
                 done += 1
+        done += drainer.ask_lanes()
         self.dead = [other for other in self.dead if other.owner in look(self._eye).living]
         self._check()
         return done
@@ -340,7 +360,9 @@ class World:
         for drainer in self.drainers:
             times += [drainer.frozen_until_ms] if not drainer.is_awake() else []
             times += [at for flight in drainer.flights if (at := flight.next_ms()) is not None]
-        times += [row.hold_until_ms for row in self.witness.seen.attempts.values() if row.listener is not None]
+        times += [row.hold_until_ms for row in self.witness.seen.attempts.values()
+                  if row.listener is not None or (row.outcome == "ambiguous" and row.resolution is None)]  # fmt: skip
+        times += [row.ask_ms for row in self.witness.seen.attempts.values() if row.ask_ms is not None]
         return min((at for at in times if at > now_ms), default=None)
 
     def _left(self) -> list[str]:

@@ -1,0 +1,16 @@
+"""What is told while work goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One thing that is told. `kind`: `ended` (an attempt), `recalled` (one that its lane was asked for), `done`,
+    `failed`, `held`, `closed`."""
+
+    kind: str
+    job_id: int | None
+    lane: str
+    words: str
