@@ -423,7 +423,7 @@ def a_hold_outlives_its_listener_where_the_lane_remembers(world: World) -> None:
     world.fly(call)
     world.crash(first)
     world.tend(second)
-    assert state(world, job) == "waiting/held"
+    assert state(world, job) == "waiting/held", "it is held no more, though its lane will remember"
     world.pass_time(LATE.takes_ms)
     world.tend(second)
     assert (state(world, job), answered_by(world, job)) == ("done", call.uid)
