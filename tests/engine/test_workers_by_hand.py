@@ -45,7 +45,7 @@ def test_a_workers_attempts_are_bounded_for_life(open_queue: Open) -> None:
 
 
 def listeners() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "millpond-listening"]
+    return [thread for thread in threading.enumerate() if thread.name == "millpond-in-hand"]
 
 
 def test_the_hold_of_a_workers_cancelled_call_ends_while_the_worker_is_still_at_it(open_queue: Open) -> None:

@@ -17,15 +17,17 @@ from millpond.engine.perform import Happening, Performer
 from millpond.engine.scribe import Scribe
 from millpond.engine.steadfast import Steadfast, keep, keep_calling, to_its_end
 from millpond.engine.tab import LaneTab, Tab
+from millpond.engine.tenure import Tenure
 from millpond.lanes.lane import Lane
 from millpond.report.summary import Reason, Summary
 from millpond.rules.admission import LaneLoad, room
 from millpond.rules.effects import UNROUTED
-from millpond.rules.errors import MillpondError, QueueUnavailable
+from millpond.rules.errors import LeaseLost, MillpondError, QueueUnavailable
 from millpond.rules.numbers import whole_number
 from millpond.rules.policy import Policy
 from millpond.rules.router import lanes_for, route_work
 from millpond.store import lease as leasing
+from millpond.store import reclaim as owners
 from millpond.store.lanes import LaneRow, load_of
 from millpond.store.reader import PAGE_ROWS
 from millpond.store.reclaim import Reclaimed
@@ -86,7 +88,7 @@ class Drainer:
         store: Store,
         policy: Policy,
         lanes: Mapping[str, Lane],
-        owner: str,
+        owner: Tenure,
         *,
         rng: random.Random | None = None,
         registry: Mapping[str, Any] | None = None,
@@ -98,6 +100,7 @@ class Drainer:
         """`policy` routes; `lanes` are those of it that this drain has, work for the others is left to wait for them.
 
         `tend` is called on the store's thread every TEND_MS while the drain runs, to reclaim what the dead left.
+        `owner` is the name under which it leases; after a sleep it takes a new one.
         `may_lease` False: the drain lock is no longer what others would find; it ends, and leases nothing more.
         """
         assert lanes.keys() <= policy.lanes.keys(), "a lane of this drain is not in its policy"
@@ -123,6 +126,7 @@ class Drainer:
         self._over = threading.Event()
         self._over.set()
         self._changed = asyncio.Event()
+        self._naming = asyncio.Lock()
         self._problem: BaseException | None = None
 
     # --- from outside ---------------------------------------------------------------------------------------------
@@ -171,6 +175,7 @@ class Drainer:
             rng=self._rng,
             tell=self._tell,
             boot_ms=self._boot_ms,
+            may_send=self._owner.may_send,
             is_stopping=self._is_stopping,
             stop=self.stop,
             wake=self._changed.set,
@@ -288,11 +293,32 @@ class Drainer:
             ready |= await self._unroute(lane)
         if not ready & {UNROUTED, *has_room} and not await self._scribe.look(self._is_due):
             return 0
+        name = self._owner.uuid
+        if not self._owner.stands():
+            await self._take_new_name(name)
         taken = self._boot_ms()
-        got = await self._scribe.write(
+        try:
+            got = await self._take(free, limit, now_ms)
+        except LeaseLost:  # it slept, and others gave it up
+            await self._take_new_name(name)
+            self._changed.set()  # what is ready is still to be leased
+            return 0
+        self.tab.failed += len(got.failed)
+        for job_id, reason in got.failed.items():
+            self._tell(Happening("failed", job_id, "", reason))
+        for lease in got.leases:
+            self.tab.lanes[lease.lane].in_flight += 1
+            order = lanes_for(lease.work, lease.route, self._policy, lease.wished_lane)
+            task = keep(self._performer.perform(lease, order, taken))
+            self._journeys.add(task)
+            task.add_done_callback(partial(self._journey_ended, lease.lane))
+        return len(got.leases)
+
+    async def _take(self, free: Mapping[str, int], limit: int, now_ms: int) -> leasing.Taken:
+        return await self._scribe.write(
             partial(
                 leasing.lease,
-                owner=self._owner,
+                owner=self._owner.uuid,
                 room=free,
                 limit=max(limit, 0),
                 now_ms=now_ms,
@@ -304,16 +330,21 @@ class Drainer:
             ),
             full=False,
         )
-        self.tab.failed += len(got.failed)
-        for job_id, reason in got.failed.items():
-            self._tell(Happening("failed", job_id, "", reason))
-        for lease in got.leases:
-            self.tab.lanes[lease.lane].in_flight += 1
-            order = lanes_for(lease.work, lease.route, self._policy, lease.wished_lane)
-            task = keep(self._performer.perform(lease, order, taken))
-            self._journeys.add(task)
-            task.add_done_callback(partial(self._journey_ended, lease.lane))
-        return len(got.leases)
+
+    async def _take_new_name(self, old: str) -> None:
+        """Others may have given this drain up, or have: what it does from now on it does under a new name.
+
+        Calls under way go on. Their replies count by their keys, whoever holds the jobs by then.
+        """
+        async with self._naming:
+            if self._owner.uuid != old:
+                return
+            with self._owner.renewing() as heir:
+                kept = await self._scribe.write(
+                    partial(owners.succeed, old=old, heir=heir, now_ms=self._store.now_ms()), full=False
+                )
+        became = "its calls go on" if kept else "others have taken its work back"
+        log.warning("this drain slept for its lease, or its lock file was deleted; it has a new name, and %s", became)
 
     async def _unroute(self, lane: str) -> set[str]:
         """Send work of a lane that this drain does not have back to be routed: what came since we last looked.
@@ -380,7 +411,11 @@ class Drainer:
     async def _keep_tending(self) -> None:
         while True:
             await asyncio.sleep(TEND_MS / 1000)
+            if not self._may_lease():
+                self._changed.set()  # an idle drain learns of it too
             try:
+                if not self._owner.stands():
+                    await self._take_new_name(self._owner.uuid)
                 self.tab.failed += await self._scribe.look(self._look_after_others)
             except MillpondError as problem:  # busy or full just now: the next round is a second away
                 log.warning("could not look after what others left: %s", problem)
@@ -390,7 +425,7 @@ class Drainer:
         self._count_cancels()
         if self._tend is None:
             return 0
-        self._store.end_own_holds(self._owner)
+        self._store.end_own_holds(self._owner.uuid)
         reclaimed = self._tend()
         if reclaimed.released:  # they are back where they were, perhaps behind what was looked at there
             self._looked_at.clear()

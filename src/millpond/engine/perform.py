@@ -43,6 +43,7 @@ class Happening:
 class Performer:
     """Performs the journeys of one drain. `cut` ends every call in flight, which makes them ambiguous.
 
+    `may_send` says whether calls may still leave that were leased under an owner's name.
     `stop` is called when a call was ended by an interrupt of the program, `wake` when a job was let go of before its
     journey ended.
     """
@@ -58,6 +59,7 @@ class Performer:
         rng: random.Random,
         tell: Callable[[Happening], None],
         boot_ms: Callable[[], int],
+        may_send: Callable[[str], bool],
         is_stopping: Callable[[], bool],
         stop: Callable[[], None],
         wake: Callable[[], None],
@@ -70,6 +72,7 @@ class Performer:
         self.rng = rng
         self.tell = tell
         self.boot_ms = boot_ms
+        self.may_send = may_send
         self.is_stopping = is_stopping
         self.stop = stop
         self.wake = wake
@@ -160,7 +163,8 @@ class _Flight:
     async def call(self, effect: steps.Call) -> Heard | Silence:
         if self.ground.is_cut:
             return self._unsent(effect.lane, "stopped", "the drain was stopped before the call")
-        if self.ground.boot_ms() - self.taken_boot_ms >= self.ground.policy.lease_ms:
+        is_old = self.ground.boot_ms() - self.taken_boot_ms >= self.ground.policy.lease_ms
+        if is_old or not self.ground.may_send(self.lease.owner):
             # We slept between lease and call (suspend, SIGSTOP): others may have given us up.
             return self._unsent(effect.lane, "lease_too_old", "slept before the call")
         lane = self.ground.lanes[effect.lane]

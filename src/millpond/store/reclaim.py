@@ -20,6 +20,9 @@ class Reclaimed:
     ambiguous: int = 0
     failed: int = 0
 
+    def __add__(self, other: Reclaimed) -> Reclaimed:
+        return Reclaimed(self.released + other.released, self.ambiguous + other.ambiguous, self.failed + other.failed)
+
 
 def enlist(tx: Transaction, owner: OwnerRow) -> None:
     """Write the row that lease and record require of an owner."""
@@ -60,24 +63,68 @@ def reclaim(tx: Transaction, owner: str, *, max_leases_lost: int, died: bool = T
     sent = {attempt.job_id for attempt in opened}
     counts = Reclaimed(ambiguous=len(opened))
     for job in tx.all("leased_by", owner=owner):
-        blocked = blocking(tx, job.idempotency_key, now_ms)
-        if blocked:
-            counted = died and job.id not in sent
-            move(tx, job, "hold", now_ms, not_before_ms=hold_end_ms(blocked), lease_lost=counted)
-        elif job.id in sent:
-            move(tx, job, "release", now_ms, next_lane="")
-        elif died and job.leases_lost + 1 >= max_leases_lost:
-            times = job.leases_lost + 1
-            move(
-                tx, job, "fail", now_ms, reason=f"leases_lost: worker died {times} times", by="policy", lease_lost=True
-            )
-            counts = Reclaimed(counts.released, counts.ambiguous, counts.failed + 1)
-        else:
-            move(tx, job, "release", now_ms, lease_lost=died, data={"owner": owner})
-            counts = Reclaimed(counts.released + 1, counts.ambiguous, counts.failed)
+        counts += _take_back(tx, job, job.id in sent, owner, died=died, max_leases_lost=max_leases_lost, now_ms=now_ms)
     for attempt in (*opened, *listened):
         wake_key(tx, attempt.idempotency_key, now_ms)
     return counts
+
+
+def lapse(tx: Transaction, job_id: int, lease_no: int, *, max_leases_lost: int, now_ms: int) -> Reclaimed:
+    """An owner takes back one lease of its own that nobody renewed, as reclaim takes back all of a dead owner's.
+
+    Nothing happens if the job is no longer held under it.
+    """
+    job = tx.one("leased_under", job_id=job_id, lease_no=lease_no)
+    if job is None:
+        return Reclaimed()
+    opened = tx.all("open_attempts_of_job", job_id=job_id)
+    for attempt in opened:
+        make_ambiguous(tx, attempt.uid, now_ms, hold_until_ms=now_ms, code="died")
+        note(tx, now_ms, "ambiguous", job_id=job_id, data={"attempt": attempt.uid, "code": "died"})
+    taken = _take_back(
+        tx, job, bool(opened), job.lease_owner, died=True, max_leases_lost=max_leases_lost, now_ms=now_ms
+    )
+    return taken + Reclaimed(ambiguous=len(opened))
+
+
+def succeed(tx: Transaction, old: str, heir: OwnerRow, *, now_ms: int) -> bool:
+    """An owner takes a new name. False: the old one had been given up, and what it held is others' now.
+
+    Else its calls under way, with their jobs, and what it listens to go on under the new name. What it leased and has
+    not recorded goes back, and no lost lease is counted: it slept, and its work is not to blame.
+    """
+    enlist(tx, heir)
+    if tx.one("bury_owner", owner=old) is None:
+        return False
+    calling = {row.job_id for row in tx.all("open_attempts_by", owner=old)}
+    leased = tx.all("leased_by", owner=old)
+    tx.all("inherit_attempts", old=old, heir=heir.uuid)
+    tx.all("inherit_listening", old=old, heir=heir.uuid)
+    tx.all("inherit_leases", ids=[job.id for job in leased if job.id in calling], old=old, heir=heir.uuid)
+    for job in leased:
+        if job.id not in calling:
+            move(tx, job, "release", now_ms)
+    return True
+
+
+def _take_back(
+    tx: Transaction, job: Any, was_sent: bool, owner: str, *, died: bool, max_leases_lost: int, now_ms: int
+) -> Reclaimed:
+    """Take one leased job from an owner: what becomes of it, and whether a lost lease is counted."""
+    blocked = blocking(tx, job.idempotency_key, now_ms)
+    if blocked:
+        counted = died and not was_sent
+        move(tx, job, "hold", now_ms, not_before_ms=hold_end_ms(blocked), lease_lost=counted)
+    elif was_sent:
+        move(tx, job, "release", now_ms, next_lane="")
+    elif died and job.leases_lost + 1 >= max_leases_lost:
+        reason = f"leases_lost: worker died {job.leases_lost + 1} times"
+        move(tx, job, "fail", now_ms, reason=reason, by="policy", lease_lost=True)
+        return Reclaimed(failed=1)
+    else:
+        move(tx, job, "release", now_ms, lease_lost=died, data={"owner": owner})
+        return Reclaimed(released=1)
+    return Reclaimed()
 
 
 def end_own_holds(tx: Transaction, owner: str, now_ms: int) -> int:

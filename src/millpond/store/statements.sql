@@ -278,6 +278,19 @@ UPDATE owner SET dead = 1 WHERE uuid = :owner AND dead = 0 RETURNING uuid
 SELECT id, idempotency_key, state, lease_no, leases_lost FROM job
 WHERE state = 'leased' AND lease_owner = :owner ORDER BY id
 
+-- name: leased_under
+SELECT id, idempotency_key, state, lease_no, leases_lost, lease_owner FROM job
+WHERE id = :job_id AND state = 'leased' AND lease_no = :lease_no
+
+-- name: inherit_leases
+UPDATE job SET lease_owner = :heir WHERE id IN {list ids} AND state = 'leased' AND lease_owner = :old
+
+-- name: inherit_attempts
+UPDATE attempt SET owner = :heir WHERE owner = :old AND outcome IS NULL
+
+-- name: inherit_listening
+UPDATE attempt SET listener = :heir WHERE listener = :old
+
 -- name: open_attempts_by
 SELECT uid, job_id, idempotency_key FROM attempt WHERE owner = :owner AND outcome IS NULL ORDER BY seq
 

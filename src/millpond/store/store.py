@@ -202,6 +202,18 @@ class Store(Reader):
             partial(owners.reclaim, owner=owner, max_leases_lost=max_leases_lost, died=died, now_ms=now_ms)
         )
 
+    def lapse(self, job_id: int, lease_no: int, *, max_leases_lost: int = 10) -> Reclaimed:
+        """Take back one lease of this process that nobody renewed."""
+        return self.db.write(
+            partial(
+                owners.lapse, job_id=job_id, lease_no=lease_no, max_leases_lost=max_leases_lost, now_ms=self.now_ms()
+            )
+        )
+
+    def succeed(self, old: str, heir: OwnerRow) -> bool:
+        """Take a new name. False: the old one had been given up, and what it held is others' now."""
+        return self.db.write(partial(owners.succeed, old=old, heir=heir, now_ms=self.now_ms()), full=False)
+
     def end_own_holds(self, owner: str) -> int:
         """End the holds of an owner's calls that have run out; the calls themselves go on. Returns how many.
 
