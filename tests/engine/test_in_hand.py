@@ -36,8 +36,10 @@ class Store:
             monotonic_s=lambda: self.now_s,
         )
 
-    def end(self, owner: str) -> None:
-        self.heard.append(owner)
+    def end(self, *owners: str) -> None:
+        if not owners:
+            return
+        self.heard += owners
         self.again.release()
         if len(self.heard) == 1:
             raise QueueBusy("another process writes")

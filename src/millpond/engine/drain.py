@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from millpond.engine.clock import boot_ms
+from millpond.engine.listening import Listening
 from millpond.engine.perform import Happening, Performer
 from millpond.engine.scribe import Scribe
 from millpond.engine.steadfast import Steadfast, keep, keep_calling, to_its_end
@@ -127,6 +128,7 @@ class Drainer:
         self._over.set()
         self._changed = asyncio.Event()
         self._naming = asyncio.Lock()
+        self._listening = Listening(store)
         self._problem: BaseException | None = None
 
     # --- from outside ---------------------------------------------------------------------------------------------
@@ -425,7 +427,7 @@ class Drainer:
         self._count_cancels()
         if self._tend is None:
             return 0
-        self._store.end_own_holds(self._owner.uuid)
+        self._listening.end_holds(self._owner.uuid)
         reclaimed = self._tend()
         if reclaimed.released:  # they are back where they were, perhaps behind what was looked at there
             self._looked_at.clear()

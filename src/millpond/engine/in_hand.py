@@ -51,11 +51,11 @@ class InHand:
         lease_ms: int,
         *,
         look: Callable[[], object],
-        end_holds: Callable[[str], object],
+        end_holds: Callable[..., object],
         lapse: Callable[[int, int], object],
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`look()` comes first in each round. `end_holds(owner)` ends the holds of this owner that ran out;
+        """`look()` comes first in each round. `end_holds(*owners)` ends the holds of these that are over;
         `lapse(job_id, lease_no)` takes a lease back.
         """
         self._lease_ms = lease_ms
@@ -138,8 +138,8 @@ class InHand:
         try:
             while self._pause():
                 self._ask("see whether this process was given up", self._look)
-                for owner in self._owners():
-                    self._ask("end the holds of calls that are still listened to", lambda o=owner: self._end_holds(o))
+                owners = self._owners()
+                self._ask("end the holds of calls that are still listened to", lambda o=owners: self._end_holds(*o))
                 for name in self._silent():
                     if self._ask("take back a lease that nobody renewed", lambda n=name: self._lapse(*n)):
                         self._drop(name)

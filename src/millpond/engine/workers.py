@@ -13,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from millpond.engine.in_hand import InHand
+from millpond.engine.listening import Listening
 from millpond.engine.reconcile import reclaim_dead
 from millpond.engine.tenure import Tenure
 from millpond.engine.watch import Watch
@@ -62,7 +63,7 @@ class Workers:
         self._in_hand = InHand(
             policy.lease_ms,
             look=self._heed_sleep,
-            end_holds=store.end_own_holds,
+            end_holds=Listening(store).end_holds,
             lapse=partial(store.lapse, max_leases_lost=policy.max_leases_lost),
         )
         self._in_a_row: defaultdict[str, InARow] = defaultdict(InARow)

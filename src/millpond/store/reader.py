@@ -89,6 +89,10 @@ class Reader:
         """Owners that nobody has declared dead."""
         return self.db.read(owners.living_owners)
 
+    def own_holds(self, owner: str) -> dict[str, int]:
+        """The calls that this owner listens to: attempt uid -> how long each is to be held, in ms."""
+        return {row.uid: row.hold_ms for row in self.db.read(lambda tx: tx.all("own_holds", owner=owner))}
+
     # --- events -------------------------------------------------------------------------------------------------------
 
     def events(self, after: int = 0, limit: int = PAGE_ROWS) -> list[Event]:

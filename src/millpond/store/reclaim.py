@@ -55,18 +55,8 @@ def reclaim(tx: Transaction, owner: str, *, max_leases_lost: int, died: bool = T
         return Reclaimed()
     opened: list[Any] = tx.all("open_attempts_by", owner=owner)
     listened: list[Any] = tx.all("listened_by", owner=owner)
-    for attempt in opened:
-        make_ambiguous(tx, attempt.uid, now_ms, hold_until_ms=now_ms, code="died")
-        note(tx, now_ms, "ambiguous", job_id=attempt.job_id, data={"attempt": attempt.uid, "code": "died"})
-    for attempt in listened:
-        tx.all("stop_listening", uid=attempt.uid, listener=owner, hold_until_ms=now_ms)
-    sent = {attempt.job_id for attempt in opened}
-    counts = Reclaimed(ambiguous=len(opened))
-    for job in tx.all("leased_by", owner=owner):
-        counts += _take_back(tx, job, job.id in sent, owner, died=died, max_leases_lost=max_leases_lost, now_ms=now_ms)
-    for attempt in (*opened, *listened):
-        wake_key(tx, attempt.idempotency_key, now_ms)
-    return counts
+    jobs = tx.all("leased_by", owner=owner)
+    return _take_from(tx, owner, opened, listened, jobs, died=died, max_leases_lost=max_leases_lost, now_ms=now_ms)
 
 
 def lapse(tx: Transaction, job_id: int, lease_no: int, *, max_leases_lost: int, now_ms: int) -> Reclaimed:
@@ -77,14 +67,49 @@ def lapse(tx: Transaction, job_id: int, lease_no: int, *, max_leases_lost: int, 
     job = tx.one("leased_under", job_id=job_id, lease_no=lease_no)
     if job is None:
         return Reclaimed()
-    opened = tx.all("open_attempts_of_job", job_id=job_id)
+    owner = job.lease_owner
+    opened = [attempt for attempt in tx.all("open_attempts_by", owner=owner) if attempt.job_id == job_id]
+    return _take_from(tx, owner, opened, [], [job], died=True, max_leases_lost=max_leases_lost, now_ms=now_ms)
+
+
+def _take_from(
+    tx: Transaction,
+    owner: str,
+    opened: list[Any],
+    listened: list[Any],
+    jobs: list[Any],
+    *,
+    died: bool,
+    max_leases_lost: int,
+    now_ms: int,
+) -> Reclaimed:
+    """End these calls and holds of an owner, and take these jobs from it."""
     for attempt in opened:
         make_ambiguous(tx, attempt.uid, now_ms, hold_until_ms=now_ms, code="died")
-        note(tx, now_ms, "ambiguous", job_id=job_id, data={"attempt": attempt.uid, "code": "died"})
-    taken = _take_back(
-        tx, job, bool(opened), job.lease_owner, died=True, max_leases_lost=max_leases_lost, now_ms=now_ms
-    )
-    return taken + Reclaimed(ambiguous=len(opened))
+        note(tx, now_ms, "ambiguous", job_id=attempt.job_id, data={"attempt": attempt.uid, "code": "died"})
+    for attempt in listened:
+        tx.all("stop_listening", uid=attempt.uid, listener=owner, hold_until_ms=now_ms)
+    sent = {attempt.job_id for attempt in opened}
+    counts = Reclaimed(ambiguous=len(opened))
+    for job in jobs:
+        blocked = blocking(tx, job.idempotency_key, now_ms)
+        if blocked:
+            counted = died and job.id not in sent
+            move(tx, job, "hold", now_ms, not_before_ms=hold_end_ms(blocked), lease_lost=counted)
+        elif job.id in sent:
+            move(tx, job, "release", now_ms, next_lane="")
+        elif died and job.leases_lost + 1 >= max_leases_lost:
+            times = job.leases_lost + 1
+            move(
+                tx, job, "fail", now_ms, reason=f"leases_lost: worker died {times} times", by="policy", lease_lost=True
+            )
+            counts += Reclaimed(failed=1)
+        else:
+            move(tx, job, "release", now_ms, lease_lost=died, data={"owner": owner})
+            counts += Reclaimed(released=1)
+    for attempt in (*opened, *listened):
+        wake_key(tx, attempt.idempotency_key, now_ms)
+    return counts
 
 
 def succeed(tx: Transaction, old: str, heir: OwnerRow, *, now_ms: int) -> bool:
@@ -105,35 +130,3 @@ def succeed(tx: Transaction, old: str, heir: OwnerRow, *, now_ms: int) -> bool:
         if job.id not in calling:
             move(tx, job, "release", now_ms)
     return True
-
-
-def _take_back(
-    tx: Transaction, job: Any, was_sent: bool, owner: str, *, died: bool, max_leases_lost: int, now_ms: int
-) -> Reclaimed:
-    """Take one leased job from an owner: what becomes of it, and whether a lost lease is counted."""
-    blocked = blocking(tx, job.idempotency_key, now_ms)
-    if blocked:
-        counted = died and not was_sent
-        move(tx, job, "hold", now_ms, not_before_ms=hold_end_ms(blocked), lease_lost=counted)
-    elif was_sent:
-        move(tx, job, "release", now_ms, next_lane="")
-    elif died and job.leases_lost + 1 >= max_leases_lost:
-        reason = f"leases_lost: worker died {job.leases_lost + 1} times"
-        move(tx, job, "fail", now_ms, reason=reason, by="policy", lease_lost=True)
-        return Reclaimed(failed=1)
-    else:
-        move(tx, job, "release", now_ms, lease_lost=died, data={"owner": owner})
-        return Reclaimed(released=1)
-    return Reclaimed()
-
-
-def end_own_holds(tx: Transaction, owner: str, now_ms: int) -> int:
-    """An owner ends its holds that have run out while their calls go on; their replies are still received.
-
-    Returns how many.
-    """
-    over = tx.all("holds_run_out", owner=owner, now_ms=now_ms)
-    for attempt in over:
-        tx.all("stop_listening", uid=attempt.uid, listener=owner, hold_until_ms=now_ms)
-        wake_key(tx, attempt.idempotency_key, now_ms)
-    return len(over)

@@ -297,8 +297,9 @@ SELECT uid, job_id, idempotency_key FROM attempt WHERE owner = :owner AND outcom
 -- name: listened_by
 SELECT uid, idempotency_key FROM attempt WHERE listener = :owner ORDER BY seq
 
--- name: holds_run_out
-SELECT uid, idempotency_key FROM attempt WHERE listener = :owner AND hold_until_ms <= :now_ms ORDER BY seq
+-- name: own_holds
+-- How long each is, by one reading of one clock: whoever began it wrote both times at once.
+SELECT uid, hold_until_ms - ended_ms AS hold_ms FROM attempt WHERE listener = :owner ORDER BY seq
 
 -- ----------------------------------------------------------------------------------------------- what persons do
 

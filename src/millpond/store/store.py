@@ -214,16 +214,6 @@ class Store(Reader):
         """Take a new name. False: the old one had been given up, and what it held is others' now."""
         return self.db.write(partial(owners.succeed, old=old, heir=heir, now_ms=self.now_ms()), full=False)
 
-    def end_own_holds(self, owner: str) -> int:
-        """End the holds of an owner's calls that have run out; the calls themselves go on. Returns how many.
-
-        Asked of a reader first: an idle owner that asks every second takes no write lock for it.
-        """
-        now_ms = self.now_ms()
-        if not self.db.read(lambda tx: tx.all("holds_run_out", owner=owner, now_ms=now_ms)):
-            return 0
-        return self.db.write(partial(owners.end_own_holds, owner=owner, now_ms=self.now_ms()))
-
     # --- persons ----------------------------------------------------------------------------------------------------
 
     def cancel(self, holds: Iterable[tuple[int, int]], *, submissions: persons.Whose = None) -> list[persons.Moved]:
