@@ -276,15 +276,98 @@ def a_person_decides_what_was_asked(world: World) -> None:
 
 
 def a_drainer_that_was_given_up_leases_under_a_new_name(world: World) -> None:
-    """It only slept. Under its old name it would hold what everybody takes for nobody's."""
-    zombie, heir, *_ = world.drainers
+    """Rightly or not, and it does not know. Under its old name it would hold what everybody takes for nobody's."""
+    zombie, *_ = world.drainers
     job, name = ask(world), zombie.owner
-    world.freeze(zombie, 20_000)
-    world.pass_time(LEASE_MS)
-    world.tend(heir)
-    world.pass_time(5_000)
+    world.store.reclaim(name, max_leases_lost=world.policy.max_leases_lost)
     assert (world.lease(zombie, 1), zombie.owner == name) == (0, False)
     finish(world, in_flight(world, zombie, job, OK))
+    world.calm()
+
+
+def a_drainer_whose_beat_is_old_sends_nothing(world: World) -> None:
+    """Its lease is young, its beat is not: others may have taken its job, and here they have."""
+    zombie, heir, *_ = world.drainers
+    job = ask(world)
+    flight = until(world, take(world, zombie, job), steps.Call)
+    world.freeze(zombie, 12_000, beat_age_ms=5_000)
+    world.pass_time(12_000)
+    world.tend(heir)
+    current = in_flight(world, heir, job, OK)
+    finish(world, flight)
+    finish(world, current)
+    assert (list(world.witness.calls), answered_by(world, job)) == ([current.uid], current.uid)
+    world.calm()
+
+
+def a_drainer_that_slept_is_not_known_by_its_old_name(world: World) -> None:
+    """Whoever saw its beat stand still writes so only when it has long woken, and is at work again."""
+    zombie, *_ = world.drainers
+    job, name = ask(world), zombie.owner
+    world.freeze(zombie, 20_000)
+    world.pass_time(20_000)
+    call = in_flight(world, zombie, job, OK)
+    assert call.lease.owner != name
+    world.store.reclaim(name, max_leases_lost=world.policy.max_leases_lost)
+    world.witness.check()
+    finish(world, call)
+    assert (state(world, job), answered_by(world, job)) == ("done", call.uid)
+    world.calm()
+
+
+def a_drainer_that_slept_unseen_keeps_its_calls(world: World) -> None:
+    """Nobody gave it up: what it calls and what it listens to goes on under its new name, and is paid for once."""
+    sleeper, heir, *_ = world.drainers
+    called, listened, leased = ask(world, "a"), ask(world, "b"), ask(world, "c")
+    world.lease(sleeper, 8)
+    flights = {flight.lease.job_id: flight for flight in sleeper.flights}
+    world.plans += [Plan("slow", 19_000), Plan("late", 22_000)]
+    for job in (called, listened):
+        world.fly(until(world, flights[job], steps.Call))
+    world.cancel(listened, HOLD_MS)
+    again = ask(world, "b")
+    world.freeze(sleeper, 16_000)
+    world.pass_time(16_000)
+    world.tend(sleeper)
+    assert (state(world, called), state(world, again), state(world, leased)) == ("leased", "waiting/held", "ready")
+    world.tend(heir)
+    for job in (called, listened):
+        finish(world, flights[job])
+    finish(world, flights[leased])
+    assert [state(world, job) for job in (called, again)] == ["done", "done"]
+    assert len(world.witness.calls) == 2
+    world.calm()
+
+
+def a_clock_that_is_set_forward_ends_no_hold(world: World) -> None:
+    """By the time on the wall the hold is long over; by the listener's own clock it has just begun."""
+    listener, other, *_ = world.drainers
+    job = ask(world)
+    call = in_flight(world, listener, job, LATE)
+    world.cancel(job, HOLD_MS)
+    again = ask(world)
+    for drainer in (listener, other):
+        world.set_clock(drainer, 3_600_000)
+    world.tend(listener)
+    if world.lease(other, 8):
+        until(world, other.flights[0], steps.Call)
+    finish(world, call)
+    assert (state(world, again), answered_by(world, again)) == ("done", call.uid)
+    world.calm()
+
+
+def a_lease_whose_task_died_is_taken_back_by_its_owner(world: World) -> None:
+    """The process lives, so nobody else may judge."""
+    owner, other, *_ = world.drainers
+    job = ask(world)
+    world.drop(owner, in_flight(world, owner, job, OK))
+    world.pass_time(LEASE_MS - 1)
+    world.tend(owner)
+    world.tend(other)
+    assert state(world, job) == "leased"
+    world.pass_time(1)
+    world.tend(owner)
+    assert state(world, job) == "ready", f"job {job} is leased for ever to a task that died"
     world.calm()
 
 
@@ -371,6 +454,11 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (evidence_is_not_replaced, two_lanes()),
         (a_person_decides_what_was_asked, two_lanes("ask")),
         (a_drainer_that_was_given_up_leases_under_a_new_name, two_lanes()),
+        (a_drainer_whose_beat_is_old_sends_nothing, two_lanes()),
+        (a_drainer_that_slept_is_not_known_by_its_old_name, two_lanes()),
+        (a_drainer_that_slept_unseen_keeps_its_calls, two_lanes(soft_timeout_ms=None)),
+        (a_clock_that_is_set_forward_ends_no_hold, two_lanes(soft_timeout_ms=None)),
+        (a_lease_whose_task_died_is_taken_back_by_its_owner, two_lanes()),
         (a_call_that_breaks_wakes_who_waits_for_it, two_lanes()),
         (a_late_reply_replaces_an_estimate, two_lanes("same", price=DEAR, max_output_tokens=100)),
         (the_schema_refuses_a_second_open_attempt, two_lanes()),

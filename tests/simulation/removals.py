@@ -10,8 +10,10 @@ import apsw
 import pytest
 
 from millpond.db.database import Transaction
+from millpond.engine.listening import Listening
 from millpond.store import holds, ledger, reclaim, settle, store
 from millpond.store.settle import Settled
+from millpond.testing.simulation.drainer import Drainer
 from millpond.testing.simulation.world import World
 
 Remove = Callable[[pytest.MonkeyPatch], None]
@@ -134,6 +136,30 @@ def find_no_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "is_blocking", lambda *_: False)
 
 
+def send_under_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Drainer, "may_send", lambda *_: True)
+
+
+def keep_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Drainer, "stands", lambda _: True)
+
+
+def hold_by_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lamed(self: Listening, *owners: str) -> list[str]:
+        rows = self._store.attempts()
+        now_ms = self._store.now_ms()
+        over = [row.uid for row in rows if row.listener in owners and (row.hold_until_ms or 0) <= now_ms]
+        for uid in over:
+            self._store.stop_listening(uid)
+        return over
+
+    monkeypatch.setattr(Listening, "end_holds", lamed)
+
+
+def let_nothing_lapse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store.Store, "lapse", lambda *_, **__: reclaim.Reclaimed())
+
+
 LOOK = "AND lease_no = :lease_no", "AND :lease_no >= 0"
 STORED = "VALUES (:uid, :body)", "SELECT :uid, :body WHERE length(:body) < 0"
 ONCE = "(outcome IS NULL OR outcome = 'ambiguous')", "1"
@@ -207,6 +233,41 @@ REMOVALS: dict[str, Removal] = {
             "Only a living owner leases",
             without_sql(("owner_lives", "AND dead = 0", "")),
             "a_drainer_that_was_given_up_leases_under_a_new_name",
+        ),
+        Removal(
+            "Who slept for a lease goes on under a new name",
+            keep_the_name,
+            "a_drainer_that_slept_is_not_known_by_its_old_name",
+        ),
+        Removal(
+            "What was leased under an old name is not sent",
+            send_under_any_name,
+            "a_drainer_whose_beat_is_old_sends_nothing",
+        ),
+        Removal(
+            "A new name inherits the calls under way",
+            without_sql(("inherit_attempts", "AND outcome IS NULL", "AND 0")),
+            "a_drainer_that_slept_unseen_keeps_its_calls",
+        ),
+        Removal(
+            "A new name inherits the leases of these calls",
+            without_sql(("inherit_leases", "AND lease_owner = :old", "AND 0 AND lease_owner = :old")),
+            "a_drainer_that_slept_unseen_keeps_its_calls",
+        ),
+        Removal(
+            "A new name inherits what is listened to",
+            without_sql(("inherit_listening", "listener = :old", "listener = :old AND 0")),
+            "a_drainer_that_slept_unseen_keeps_its_calls",
+        ),
+        Removal(
+            "A hold ends by the clock of its listener, not by the wall's",
+            hold_by_the_wall,
+            "a_clock_that_is_set_forward_ends_no_hold",
+        ),
+        Removal(
+            "An owner takes back its own leases that nobody renews",
+            let_nothing_lapse,
+            "a_lease_whose_task_died_is_taken_back_by_its_owner",
         ),
         Removal("Enqueue looks for a live job of the key", without_sql(("live_jobs", "AND live = 1", "AND 0"))),
         Removal(

@@ -99,9 +99,11 @@ class InHand:
             self._changed.notify_all()
 
     def gave(self, lease: Lease) -> None:
-        """A lease is over, or was found to be another's."""
+        """A lease is over. Its call, if there is one, still is to end."""
         with self._changed:
-            self._leases.pop((lease.job_id, lease.lease_no), None)
+            held = self._leases.get((lease.job_id, lease.lease_no))
+            if held is not None and not held.uid:
+                del self._leases[lease.job_id, lease.lease_no]
             self._changed.notify_all()
 
     def stop(self) -> None:

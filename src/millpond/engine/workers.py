@@ -175,7 +175,6 @@ class Workers:
         """Say that the job is still being worked on, before each `lease_ms` is over. Raises LeaseLost if it is lost."""
         self._heed_sleep()
         if not self._store.holds(lease):
-            self._in_hand.gave(lease)
             raise LeaseLost(lost(lease))
         self._in_hand.heard_of(lease)
 

@@ -62,14 +62,13 @@ def reclaim(tx: Transaction, owner: str, *, max_leases_lost: int, died: bool = T
 def lapse(tx: Transaction, job_id: int, lease_no: int, *, max_leases_lost: int, now_ms: int) -> Reclaimed:
     """An owner takes back one lease of its own that nobody renewed, as reclaim takes back all of a dead owner's.
 
-    Nothing happens if the job is no longer held under it.
+    Its call is ended whatever its job's state: a job that was answered by another call meanwhile waits for it no more,
+    and nobody else would end it.
     """
-    job = tx.one("leased_under", job_id=job_id, lease_no=lease_no)
-    if job is None:
-        return Reclaimed()
-    owner = job.lease_owner
-    opened = [attempt for attempt in tx.all("open_attempts_by", owner=owner) if attempt.job_id == job_id]
-    return _take_from(tx, owner, opened, [], [job], died=True, max_leases_lost=max_leases_lost, now_ms=now_ms)
+    opened = tx.all("open_attempts_under", job_id=job_id, lease_no=lease_no)
+    jobs = tx.all("leased_under", job_id=job_id, lease_no=lease_no)
+    owner = jobs[0].lease_owner if jobs else ""
+    return _take_from(tx, owner, opened, [], jobs, died=True, max_leases_lost=max_leases_lost, now_ms=now_ms)
 
 
 def _take_from(

@@ -282,6 +282,9 @@ WHERE state = 'leased' AND lease_owner = :owner ORDER BY id
 SELECT id, idempotency_key, state, lease_no, leases_lost, lease_owner FROM job
 WHERE id = :job_id AND state = 'leased' AND lease_no = :lease_no
 
+-- name: open_attempts_under
+SELECT uid, job_id, idempotency_key FROM attempt WHERE job_id = :job_id AND lease_no = :lease_no AND outcome IS NULL
+
 -- name: inherit_leases
 UPDATE job SET lease_owner = :heir WHERE id IN {list ids} AND state = 'leased' AND lease_owner = :old
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from millpond.engine.listening import Listening
 from millpond.rules import effects as steps
 from millpond.rules.admission import Admitted, LaneLoad, NotNow, admit, room
 from millpond.rules.effects import Effect, Facts, Heard, Instead, Recorded, Silence
@@ -46,20 +47,19 @@ class Ground:
     uids: int = 0
     owners: int = 0
 
-    def owner(self) -> str:
-        """A new living owner."""
+    def owner(self) -> OwnerRow:
+        """A name that nobody had before."""
         self.owners += 1
-        uuid = f"d{self.owners}"
-        self.store.enlist(OwnerRow(uuid, "drainer", "host", self.owners, "boot", self.clock()))
-        return uuid
+        return OwnerRow(f"d{self.owners}", "drainer", "host", self.owners, "boot", self.clock())
 
 
 class Flight:
     """One journey under way: its generator, and the effect that it asks for next."""
 
-    def __init__(self, ground: Ground, lease: Lease) -> None:
+    def __init__(self, ground: Ground, lease: Lease, may_send: Callable[[str], bool]) -> None:
         self._ = ground
         self.lease = lease
+        self._may_send = may_send
         self.taken_ms = ground.clock()
         self.detached = False
         self.uid = ""
@@ -127,7 +127,7 @@ class Flight:
         if self._is_waiting:
             return self._hear()
         now_ms = self._.clock()
-        if now_ms - self.taken_ms >= self._.policy.lease_ms:
+        if now_ms - self.taken_ms >= self._.policy.lease_ms or not self._may_send(self.lease.owner):
             return self._heard(Evidence(sent="no", said="retryable", code="lease_too_old"))
         plan = self._.plan(effect.lane)
         seen = evidence(plan, self.uid, self.lease.fingerprint, self._.rng)
@@ -198,20 +198,52 @@ class Drainer:
     ground: Ground
     owner: str = ""
     is_alive: bool = True
-    frozen_ms: int = 0
-    """When it was last frozen, and its beat stood still."""
+    beat_ms: int = 0
+    """When it last beat before it was frozen."""
     frozen_until_ms: int = 0
+    is_late: bool = False
+    """Its beat stood still for a lease under its present name."""
+    skew_ms: int = 0
+    """By how much the wall clock differs that it reads. No clock that judges leases does."""
     flights: list[Flight] = field(default_factory=list[Flight])
+    silent: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
+    """Leases whose tasks died, and when."""
 
     def __post_init__(self) -> None:
-        self.owner = self.ground.owner()
+        row = self.ground.owner()
+        self.owner = row.uuid
+        self.ground.store.enlist(row)
+        self.listening = Listening(self.ground.store, self.ground.clock)
 
     def is_awake(self) -> bool:
         """Whether it can do anything now."""
         return self.is_alive and self.frozen_until_ms <= self.ground.clock()
 
+    def freeze(self, for_ms: int, beat_age_ms: int) -> None:
+        """Stand still; the last beat was so long ago."""
+        self.is_late = not self.stands()
+        self.beat_ms = self.ground.clock() - beat_age_ms
+        self.frozen_until_ms = self.ground.clock() + for_ms
+
+    def stands(self) -> bool:
+        """Whether nobody can have given it up: its beat has not stood still for a lease under this name."""
+        still_ms = min(self.ground.clock(), self.frozen_until_ms) - self.beat_ms
+        return not self.is_late and (not self.frozen_until_ms or still_ms < self.ground.policy.lease_ms)
+
+    def may_send(self, name: str) -> bool:
+        """Whether what was leased under this name may be sent."""
+        return name == self.owner and self.stands()
+
+    def take_new_name(self) -> None:
+        """Lay the old name down: what is under way goes on under the new one, unless it was given up."""
+        heir = self.ground.owner()
+        self.ground.store.succeed(self.owner, heir)
+        self.owner, self.is_late, self.beat_ms, self.frozen_until_ms = heir.uuid, False, 0, 0
+
     def lease(self, most: int) -> int:
-        """Lease into free slots. An owner that finds itself dead takes a new name, and leases nothing this time."""
+        """Lease into free slots. Who slept for a lease takes a new name first; who finds itself dead leases nothing."""
+        if not self.stands():
+            self.take_new_name()
         ground, policy = self.ground, self.ground.policy
         now_ms = ground.clock()
         free = {
@@ -229,16 +261,22 @@ class Drainer:
                 serial=[lane.name for lane in policy.lanes.values() if lane.serial],
             )
         except LeaseLost:
-            self.owner = ground.owner()
+            self.take_new_name()
             return 0
-        self.flights += [Flight(ground, lease) for lease in leases]
+        self.flights += [Flight(ground, lease, self.may_send) for lease in leases]
         return len(leases)
 
     def may_reclaim(self, other: Drainer) -> bool:
-        """Whether another's lock is free, or its beat was watched standing still for a whole lease."""
-        if other is self or not other.is_alive:
-            return other is not self
-        return not other.is_awake() and self.ground.clock() - other.frozen_ms >= self.ground.policy.lease_ms
+        """Whether another's lock is free, or its beat was watched standing still for a whole lease.
+
+        Who watched it may come to write so only when it has woken.
+        """
+        return other is not self and not (other.is_alive and other.stands())
+
+    def lapsed(self) -> list[tuple[int, int]]:
+        """The leases of its own that nobody has renewed for a lease."""
+        now_ms = self.ground.clock()
+        return [name for name, died_ms in self.silent.items() if now_ms - died_ms >= self.ground.policy.lease_ms]
 
     def land(self) -> None:
         """Let go of journeys that have ended."""

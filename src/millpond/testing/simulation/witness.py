@@ -98,6 +98,8 @@ class Witness:
         """Attempt uid -> the reply that was delivered."""
         self.owed: str | None = None
         """The attempt whose good reply must be in force after this step."""
+        self.suspects: set[str] = set()
+        """Names whose beats stood still for a lease: others may give them up at any time from then on."""
         self._delivered: set[str] = set()
         self._held_until: dict[str, int] = {}
         self._retired: dict[str, int] = {}
@@ -149,6 +151,8 @@ class Witness:
             raise PromiseBroken(f"call {call.uid} left twice")
         if row.owner not in self.seen.living:
             raise PromiseBroken(f"call {call.uid} left after its owner {row.owner} was declared dead")
+        if row.owner in self.suspects:
+            raise PromiseBroken(f"call {call.uid} left under the name {row.owner}, which others may have given up")
         self.calls[call.uid] = call
 
     def held(self, uid: str, until_ms: int) -> None:

@@ -12,7 +12,8 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.resources import files
@@ -22,6 +23,7 @@ from typing import Any
 from millpond.db.migrations import read_folder
 from millpond.db.sqlite import SqliteDatabase
 from millpond.db.statements import load
+from millpond.engine.drain import TEND_MS
 from millpond.rules.admission import Closing
 from millpond.rules.effects import ACCEPT, Heard
 from millpond.rules.errors import KeyConflict
@@ -81,7 +83,8 @@ class World:
         self._kinds = kinds
         self.plans: list[Plan] = []
         """What becomes of the next calls, one after the other; after the last, chance decides."""
-        self.store = Store(open_sqlite(self.path, durable=False), self.clock)
+        self._skew_ms = 0
+        self.store = Store(open_sqlite(self.path, durable=False), lambda: self.clock() + self._skew_ms)
         self._eye = SqliteDatabase(
             self.path,
             statements=load(files("millpond.testing.simulation").joinpath("looks.sql").read_text(encoding="utf-8")),
@@ -200,13 +203,15 @@ class World:
         effect = type(flight.next).__name__
         if not flight.waits:
             self.log(effect, f"job {flight.lease.job_id}/{flight.lease.lease_no}", flight.lease.owner, flight.uid)
-        flight.step()
+        with self._seen_by(next((one for one in self.drainers if flight in one.flights), None)):
+            flight.step()
         self.witness.check(flight.lease)
 
     def lease(self, drainer: Drainer, most: int = 2) -> int:
         """Let a drainer lease into its free slots."""
         name = drainer.owner
-        got = drainer.lease(most)
+        with self._seen_by(drainer):
+            got = drainer.lease(most)
         if drainer.owner != name:
             self.log("reborn", name, "is", drainer.owner)
         if got:
@@ -217,7 +222,9 @@ class World:
 
     def tend(self, drainer: Drainer) -> int:
         """Let a drainer end its own holds that ran out, and reclaim what it may take for dead. How much it did."""
-        done = self.store.end_own_holds(drainer.owner)
+        with self._seen_by(drainer):
+            done = self._tend_own(drainer)
+        self.witness.check()
         living = self.witness.seen.living
         for other in [*self.drainers, *self.dead]:
             if other.owner in living and drainer.may_reclaim(other):
@@ -227,6 +234,46 @@ class World:
         self.dead = [other for other in self.dead if other.owner in look(self._eye).living]
         self.witness.check()
         return done
+
+    def _tend_own(self, drainer: Drainer) -> int:
+        """Its name, the holds of its calls, and its leases that nobody renewed."""
+        done = 0
+        if not drainer.stands():
+            name = drainer.owner
+            drainer.take_new_name()
+            self.log("reborn", name, "is", drainer.owner)
+            done += 1
+        for uid in drainer.listening.end_holds(drainer.owner):
+            self.log("hold over", uid)
+            done += 1
+        for job_id, lease_no in drainer.lapsed():
+            lapsed = self.store.lapse(job_id, lease_no, max_leases_lost=self.policy.max_leases_lost)
+            self.log("lapsed", f"job {job_id}/{lease_no}", lapsed)
+            del drainer.silent[job_id, lease_no]
+            done += 1
+        return done
+
+    @contextmanager
+    def _seen_by(self, drainer: Drainer | None) -> Generator[None]:
+        """What is done inside reads the wall clock as this drainer does."""
+        self._skew_ms = drainer.skew_ms if drainer else 0
+        try:
+            yield
+        finally:
+            self._skew_ms = 0
+
+    def drop(self, drainer: Drainer, flight: Flight) -> None:
+        """The task of a lease dies, and its process does not: nobody hears its call, nobody renews its lease."""
+        self.log("dropped", f"job {flight.lease.job_id}/{flight.lease.lease_no}", flight.uid)
+        drainer.flights.remove(flight)
+        drainer.silent[flight.lease.job_id, flight.lease.lease_no] = self.clock()
+        if flight.uid:
+            self.witness.held(flight.uid, self.clock())
+
+    def set_clock(self, drainer: Drainer, skew_ms: int) -> None:
+        """The wall clock that a drainer reads is set anew."""
+        self.log("set its clock", drainer.owner, skew_ms)
+        drainer.skew_ms = skew_ms
 
     def crash(self, drainer: Drainer) -> None:
         """A process dies, its calls with it; another comes up."""
@@ -240,11 +287,12 @@ class World:
         self.drainers.append(Drainer(self.ground))
         self.witness.check()
 
-    def freeze(self, drainer: Drainer, for_ms: int) -> None:
-        """A process stands still: others may take it for dead, and it goes on as if nothing had been."""
-        self.log("froze", drainer.owner, for_ms)
-        drainer.frozen_ms = self.clock()
-        drainer.frozen_until_ms = self.clock() + for_ms
+    def freeze(self, drainer: Drainer, for_ms: int, beat_age_ms: int = 0) -> None:
+        """A process stands still, some time after its last beat: others may take it for dead, and write so late."""
+        self.log("froze", drainer.owner, for_ms, f"beat {beat_age_ms} ms ago")
+        drainer.freeze(for_ms, beat_age_ms)
+        if for_ms + beat_age_ms >= self.policy.lease_ms:
+            self.witness.suspects.add(drainer.owner)
 
     def _plan(self, lane: str) -> Plan:
         """What becomes of the next call on a lane, whichever it is."""
@@ -262,6 +310,8 @@ class World:
     def calm(self) -> None:
         """Let everything come to an end. Raises PromiseBroken for what does not."""
         self.log("calm")
+        for drainer in self.drainers:
+            drainer.skew_ms = 0
         self._kinds = calls.CALM_WEIGHTS
         for self.history.calm_rounds in range(CALM_ROUNDS):
             if self._round():
@@ -297,8 +347,10 @@ class World:
         times += [due] if (due := self.store.next_due_ms()) is not None else []
         for drainer in self.drainers:
             times += [drainer.frozen_until_ms] if not drainer.is_awake() else []
+            times += [died_ms + self.policy.lease_ms for died_ms in drainer.silent.values()]
             times += [at for flight in drainer.flights if (at := flight.next_ms()) is not None]
-        times += [row.hold_until_ms for row in self.witness.seen.attempts.values() if row.listener is not None]
+        listened = [row for row in self.witness.seen.attempts.values() if row.listener is not None]
+        times += [max(row.hold_until_ms, now_ms + TEND_MS) for row in listened]  # begun when its listener saw it
         return min((at for at in times if at > now_ms), default=None)
 
     def _left(self) -> list[str]:

@@ -103,6 +103,19 @@ def a_call_whose_lease_lapses_is_ambiguous_and_its_late_reply_counts(scene: Scen
     assert scene.state(lease.job_id) == "done"
 
 
+def a_call_under_a_lease_that_is_over_is_ended_by_its_lapse_all_the_same(scene: Scene) -> None:
+    """Found by a simulation: its job was answered by an older call, its worker never came back."""
+    lease, old = scene.in_flight("k")
+    scene.store.lapse(lease.job_id, lease.lease_no)
+    again = scene.take(lease.job_id)
+    scene.store.resolve(old, "same")
+    uid = scene.send(again)
+    assert scene.settle(old, "late").moved
+    assert scene.attempt(uid).outcome is None
+    assert scene.store.lapse(again.job_id, again.lease_no).ambiguous == 1
+    assert (scene.attempt(uid).outcome, scene.state(again.job_id)) == ("ambiguous", "done")
+
+
 def a_lease_that_is_over_does_not_lapse(scene: Scene) -> None:
     lease = scene.take(scene.ask("k").job_id)
     scene.store.lapse(lease.job_id, lease.lease_no)
