@@ -113,6 +113,31 @@ def test_o24_a_frozen_drainer_is_given_up_and_sends_nothing_twice_when_it_wakes(
             check_promises(queue.store)
 
 
+@contextmanager
+def worker(home: Home, how: str = "", end: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A process that has leased a job."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(home.home), how, end],
+        cwd=home.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline(), "it leased nothing"
+        yield process
+        process.kill()
+        process.communicate()
+
+
+def test_o24_a_drain_takes_back_what_a_frozen_worker_holds(tmp_path: Path) -> None:
+    with FaultLane() as fault:
+        home = Home(tmp_path, **lane(fault))
+        ask(home, "one")
+        with worker(home) as frozen:
+            frozen.send_signal(signal.SIGSTOP)
+            with daemon(home), Queue.open(home.home) as queue:
+                assert queue.wait(1, timeout=60)
+                assert (queue.job(1).leases_lost, fault.accepted()) == (1, 1)
+
+
 def test_o24_a_drainer_that_slept_unnoticed_keeps_its_call(tmp_path: Path) -> None:
     with FaultLane(per_prompt={"one": ["slow"]}, slow_s=2) as fault:
         home = Home(tmp_path, **lane(fault))
@@ -160,20 +185,6 @@ def test_o25_an_idle_daemon_writes_its_beats_and_nothing_else(tmp_path: Path) ->
 
 
 # --- O13: what kills its worker is not tried for ever -----------------------------------------------------------------
-
-
-@contextmanager
-def worker(home: Home, how: str = "", end: str = "") -> Iterator[subprocess.Popen[str]]:
-    """A process that has leased a job."""
-    with subprocess.Popen(
-        [sys.executable, "-c", WORKER, str(home.home), how, end],
-        cwd=home.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert process.stdout.readline(), "it leased nothing"
-        yield process
-        process.kill()
-        process.communicate()
 
 
 def test_o13_a_job_that_kills_its_worker_fails_after_so_many_whoever_starts_again(tmp_path: Path) -> None:
