@@ -403,6 +403,20 @@ def two_queues_on_one_book_leave_each_other_alone(world: World) -> None:
         neighbour.close()
 
 
+def what_is_leased_and_not_sent_when_a_person_stops_it_goes_back(world: World) -> None:
+    """Leased before the stop, and about to write its row after it; the lane in question may cost."""
+    first, second, *_ = world.drainers
+    job = ask(world, lane="paid")
+    flight = until(world, take(world, first, job), steps.Record)
+    world.stop("paid")
+    finish(world, flight)
+    seen = world.witness.seen
+    assert (flight.uid, state(world, job), seen.jobs[job].attempts_made) == ("", "ready", 0)
+    assert world.lease(second, 8) == 0
+    world.resume("paid")
+    world.calm()
+
+
 HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
     one.__name__: (one, policy)
     for one, policy in [
@@ -426,5 +440,6 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (evidence_that_comes_between_post_and_mark_is_posted, two_lanes("same", price=DEAR, max_output_tokens=100)),
         (who_is_slow_to_post_an_estimate_undoes_no_actual, two_lanes("same", price=DEAR, max_output_tokens=100)),
         (two_queues_on_one_book_leave_each_other_alone, two_lanes()),
+        (what_is_leased_and_not_sent_when_a_person_stops_it_goes_back, two_lanes()),
     ]
 }

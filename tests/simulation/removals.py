@@ -13,6 +13,7 @@ from millpond.db.database import Transaction
 from millpond.rules import effects as steps
 from millpond.spend import book
 from millpond.store import accounts, holds, ledger, reclaim, settle, store
+from millpond.store import lease as leasing
 from millpond.store.settle import Settled
 from millpond.testing.simulation.drainer import PERFORM
 from millpond.testing.simulation.world import World
@@ -145,6 +146,15 @@ def find_no_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "is_blocking", lambda *_: False)
 
 
+def stop_no(verb: Any) -> Remove:
+    """A verb that does not look for stops."""
+
+    def take_out(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(verb, "standing", lambda _: ())
+
+    return take_out
+
+
 LOOK = "AND lease_no = :lease_no", "AND :lease_no >= 0"
 STORED = "VALUES (:uid, :body)", "SELECT :uid, :body WHERE length(:body) < 0"
 DECIDED = "AND (outcome <> 'ambiguous' OR resolution IS NOT NULL)", ""
@@ -237,6 +247,10 @@ REMOVALS: dict[str, Removal] = {
         Removal(
             "Reclaim ends what its owner listened to",
             without_sql(("listened_by", "listener = :owner", "listener = :owner AND 0")),
+        ),
+        Removal("`lease` gives nothing to a lane that a person has stopped", stop_no(leasing)),
+        Removal(
+            "`record` looks for stops", stop_no(ledger), "what_is_leased_and_not_sent_when_a_person_stops_it_goes_back"
         ),
         Removal("Lost leases have a cap", lose_leases_for_ever, "what_kills_its_worker_again_and_again_fails"),
         Removal(

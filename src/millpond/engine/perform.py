@@ -37,7 +37,11 @@ log = logging.getLogger("millpond.engine")
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One thing that is told while work goes on. `kind`: `ended` (an attempt), `done`, `failed`, `held`, `closed`."""
+    """One thing that is told while work goes on.
+
+    `kind`: `ended` (an attempt), `done`, `failed`, `held`; of a lane `closed`, `stopped`, `resumed`; also `stopped`: a
+    job that is given back, since its lane was stopped.
+    """
 
     kind: str
     job_id: int | None
@@ -186,13 +190,13 @@ class _Flight:
                 uid=effect.uid,
                 lane=lane.name,
                 tier=lane.tier,
+                free_lanes=self.ground.policy.free_lanes,
                 now_ms=self.ground.store.now_ms(),
             )
         )
         if isinstance(recorded, Instead):
             self.ground.tab.done += recorded.by == "answered"
-            words = "by an answer in force" if recorded.by == "answered" else "another call of its key is not decided"
-            kind = "done" if recorded.by == "answered" else "held"
+            kind, words = _INSTEAD[recorded.by]
             self.ground.tell(Happening(kind, self.lease.job_id, lane.name, words))
         return recorded
 
@@ -335,6 +339,13 @@ class _Flight:
         self.ground.tab.failed += 1
         self.ground.tell(Happening("failed", self.lease.job_id, lane, reason))
 
+
+_INSTEAD = {
+    "answered": ("done", "by an answer in force"),
+    "held": ("held", "another call of its key is not decided"),
+    "stopped": ("stopped", "given back before its call"),
+}
+"""Why no row was written -> the kind and the words that are told."""
 
 _PERFORM: dict[type[Any], Callable[[_Flight, Any], Any]] = {
     steps.LookBack: _Flight.look_back,

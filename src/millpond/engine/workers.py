@@ -91,6 +91,7 @@ class Workers:
             route=partial(route_work, policy=self._policy) if room else None,
             registry=self._registry(),
             serial=[lane.name for lane in self._policy.lanes.values() if lane.serial],
+            free_lanes=self._policy.free_lanes,
         )
 
     def record(self, lease: Lease, lane: str | None = None) -> str | None:
@@ -166,7 +167,8 @@ class Workers:
                 with suppress(QueueBusy, QueueUnavailable):  # it falls with this owner, at the latest
                     self._book.release(uid)
             case Record(name, uid):
-                recorded = self._store.record(lease, uid, name, self._lane(name).tier)
+                tier, free = self._lane(name).tier, self._policy.free_lanes
+                recorded = self._store.record(lease, uid, name, tier, free)
                 if isinstance(recorded, Recorded):
                     self._listening.begin(uid, lease.owner)
                 return recorded

@@ -364,6 +364,17 @@ DELETE FROM lane_state WHERE lane = :lane
 -- name: lane_states
 SELECT lane, closed_until_ms, reason, closed_by, since_ms FROM lane_state ORDER BY lane
 
+-- name: stops
+SELECT scope, lane, since_ms, origin FROM stop ORDER BY scope, lane
+
+-- name: begin_stop
+INSERT INTO stop (scope, lane, since_ms, origin) VALUES (:scope, :lane, :since_ms, :origin)
+ON CONFLICT (scope, lane) DO NOTHING
+RETURNING scope
+
+-- name: end_stop
+DELETE FROM stop WHERE scope = :scope AND lane = :lane
+
 -- ----------------------------------------------------------------------------------------------------------- feed
 
 -- name: events_after

@@ -17,7 +17,8 @@ from millpond.rules.effects import Charge, Ending, Instead, Recorded, Then
 from millpond.rules.errors import KeyConflict, LeaseLost
 from millpond.rules.job import Lease, OwnerRow, Receipt
 from millpond.rules.price import Cost
-from millpond.store import accounts, lanes, ledger, persons, settle
+from millpond.rules.stops import Stops, Wanted
+from millpond.store import accounts, lanes, ledger, persons, settle, stops
 from millpond.store import lease as leasing
 from millpond.store import reclaim as owners
 from millpond.store.enqueue import CHUNK_REQUESTS, Asked, enqueue, open_submission
@@ -138,6 +139,7 @@ class Store(Reader):
         route: leasing.NextLane | None = None,
         registry: Mapping[str, Any] | None = None,
         serial: Collection[str] = (),
+        free_lanes: Collection[str] = (),
     ) -> list[Lease]:
         """Lease what ranks first: `limit` in all, `room[lane]` of a lane. Raises LeaseLost for a dead owner."""
         return self.db.write(
@@ -152,13 +154,17 @@ class Store(Reader):
                 route=route,
                 registry=registry,
                 serial=serial,
+                free_lanes=free_lanes,
             ),
             full=False,
         ).leases
 
-    def record(self, lease: Lease, uid: str, lane: str, tier: str = "free") -> Recorded | Instead:
+    def record(
+        self, lease: Lease, uid: str, lane: str, tier: str = "free", free_lanes: Collection[str] = ()
+    ) -> Recorded | Instead:
         """Write the ledger row before the call. Instead: send nothing, the job was moved. Raises LeaseLost."""
-        return self.db.write(partial(ledger.record, lease=lease, uid=uid, lane=lane, tier=tier, now_ms=self.now_ms()))
+        verb = partial(ledger.record, lease=lease, uid=uid, lane=lane, tier=tier, free_lanes=free_lanes)
+        return self.db.write(partial(verb, now_ms=self.now_ms()))
 
     def settle(self, uid: str, ending: Ending, then: Then, *, lane: str, lease: Lease | None) -> Settled:
         """End an attempt on evidence; see `settle.settle`."""
@@ -251,6 +257,14 @@ class Store(Reader):
     def open_lane(self, lane: str) -> None:
         """Open a lane, whoever closed it."""
         self.db.write(partial(lanes.open_lane, lane=lane))
+
+    def stop(self, wanted: Iterable[Wanted], *, origin: str) -> Stops:
+        """Let nothing more be leased or recorded on these lanes until a person says so."""
+        return self.db.write(partial(stops.stop, wanted=list(wanted), origin=origin, now_ms=self.now_ms()))
+
+    def resume(self, wanted: Iterable[Wanted], *, origin: str) -> Stops:
+        """End stops; `all` ends every one."""
+        return self.db.write(partial(stops.resume, wanted=list(wanted), origin=origin, now_ms=self.now_ms()))
 
 
 def _named(tx: Transaction) -> Any:

@@ -139,6 +139,7 @@ def tell_summary(given: Given, summary: Summary, left: Sequence[str] = ()) -> No
         terminal.say(f"why left: {line}")
     ahead = ["results -o out.jsonl"] if summary.done else []
     ahead += ["results --failed"] if summary.failed else []
+    ahead += ["resume"] if summary.reason == "stopped" else []
     ahead += ["status"] if summary.ready or summary.waiting else []
     ahead += ["report"] if summary.paid_twice or summary.unpriced else []
     if ahead:

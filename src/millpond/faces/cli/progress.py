@@ -14,6 +14,7 @@ import click
 from millpond.faces.cli import terminal
 from millpond.report.words import usd
 from millpond.rules.lifecycle import pending
+from millpond.rules.stops import stop_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -109,7 +110,8 @@ class Progress:
         bar.add_row(ProgressBar(total=max(total, 1), completed=settled), f"{settled:,}/{total:,}")
         twice = f"paid twice {len(tab.again):,}"
         saved = f"saved by dedup {tab.saved:,} ({usd(tab.saved_usd)})"
-        closed = self._queue.store.closed_lanes()
+        closed, stops = self._queue.store.closed_lanes(), self._queue.store.stops()
+        free_lanes = self._queue.policy.free_lanes
         table = Table(box=None, pad_edge=False, header_style="bold")
         for heading, side in (("lane", "left"), ("slots", "right"), ("ok", "right"), ("ambig", "right"),
                               ("sat", "right"), ("spend", "right"), ("state", "left")):  # fmt: skip
@@ -118,6 +120,7 @@ class Progress:
             policy = self._queue.policy.lanes.get(name)
             width = f"/{policy.width}" if policy else ""
             state = closed[name].closed_by if name in closed else "open"
+            state = "stopped" if stop_of(stops, name, free_lanes) else state
             cells: list[Any] = [name, f"{lane.in_flight}{width}", f"{lane.outcomes['ok']:,}"]
             cells += [f"{lane.outcomes['ambiguous']:,}", f"{lane.outcomes['saturated']:,}", usd(lane.spent), state]
             table.add_row(*(Text(terminal.plain(str(cell))) for cell in cells))

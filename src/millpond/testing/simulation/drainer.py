@@ -141,10 +141,10 @@ class Flight:
 
     def record(self, effect: steps.Record) -> Recorded | Instead:
         lane = self._.policy.lane(effect.lane)
-        recorded = self._.store.record(self.lease, effect.uid, lane.name, lane.tier)
+        recorded = self._.store.record(self.lease, effect.uid, lane.name, lane.tier, self._.policy.free_lanes)
         if isinstance(recorded, Recorded):
             self.uid = recorded.uid
-            self._.witness.recorded(recorded.uid, self.lease, self._.clock())
+            self._.witness.recorded(recorded.uid, self.lease, lane.name, self._.clock())
         return recorded
 
     def call(self, effect: steps.Call) -> Any:
@@ -256,10 +256,13 @@ class Drainer:
                 fair_every=policy.fair_every,
                 route=partial(route_work, policy=policy),
                 serial=[lane.name for lane in policy.lanes.values() if lane.serial],
+                free_lanes=policy.free_lanes,
             )
         except LeaseLost:
             self.owner = ground.owner()
             return 0
+        for lease in leases:
+            ground.witness.leased(lease)
         self.flights += [Flight(ground, lease) for lease in leases]
         return len(leases)
 

@@ -24,7 +24,7 @@ LEASE_MS = 15_000
 
 SHARES: Mapping[str, float] = {
     "work": 70, "time": 6, "ask": 9, "withdraw": 1, "take_back": 1, "cancel": 2, "retry": 2.5, "decide": 0.5,
-    "replay": 1, "close": 0.2, "open": 0.7, "crash": 1.2, "freeze": 0.8,
+    "replay": 1, "close": 0.2, "open": 0.7, "stop": 0.4, "resume": 1, "crash": 1.2, "freeze": 0.8,
 }  # fmt: skip
 """How often each thing is done in the storm, in per cent or so; each seed has its own leanings."""
 
@@ -115,6 +115,10 @@ class Storm:
                 world.close_lane(rng.choice(list(world.policy.lanes)), rng.choice([None, world.clock() + 9_000]))
             case "open":
                 world.open_lanes()
+            case "stop":
+                world.stop(rng.choice(["all", "paid", [rng.choice(list(world.policy.lanes))]]))
+            case "resume":
+                world.resume(rng.choice(["all", "all", "paid", [rng.choice(list(world.policy.lanes))]]))
             case _ if what == "ask" or not seen.jobs:
                 self._ask()
             case "withdraw":

@@ -12,7 +12,7 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.resources import files
@@ -29,6 +29,7 @@ from millpond.rules.effects import ACCEPT, Heard
 from millpond.rules.errors import KeyConflict
 from millpond.rules.job import Lease, Prompt, Receipt
 from millpond.rules.policy import Policy
+from millpond.rules.stops import Whole, wanted
 from millpond.rules.verdict import end
 from millpond.spend.book import APPLICATION_ID, SpendBook
 from millpond.spend.book import RESOURCES as BOOK_RESOURCES
@@ -209,6 +210,22 @@ class World:
             self.store.open_lane(lane)
         return len(closed)
 
+    def stop(self, which: Whole | Iterable[str]) -> None:
+        """A person stops lanes."""
+        self.log("stopped", which)
+        self.store.stop(wanted(which), origin="person")
+        self.witness.stopped |= set(wanted(which))
+        self.witness.check()
+
+    def resume(self, which: Whole | Iterable[str] = "all") -> int:
+        """A person ends stops; how many stood."""
+        ended = self.store.resume(wanted(which), origin="person").changed
+        if ended:
+            self.log("resumed", which)
+        self.witness.stopped -= self.witness.stopped if which == "all" else set(wanted(which))
+        self.witness.check()
+        return len(ended)
+
     def decide(self) -> int:
         """A person answers what waits for one: cancel, then retry pays again. How many."""
         waiting = [job.id for job in self.witness.seen.jobs.values() if job.wait_reason == "asked"]
@@ -319,7 +336,7 @@ class World:
 
     def _round(self) -> int:
         """Everything that can be done now, once. How much that was."""
-        done = self.open_lanes() + self.decide()
+        done = self.open_lanes() + self.resume() + self.decide()
         for drainer in self.drainers:
             if not drainer.is_awake():
                 continue
