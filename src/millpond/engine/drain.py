@@ -112,7 +112,7 @@ class Drainer:
         self._book = book
         self._registry = registry
         self._boot_ms = boot_ms
-        self._tell = tell or _silence
+        self._listener = tell or _silence
         self._rng = rng or random.Random()
         self._tend = tend
         self._may_lease = may_lease or (lambda: True)
@@ -444,6 +444,14 @@ class Drainer:
         self._changed.set()
         if self._stops > 1:
             self._performer.cut()
+
+    def _tell(self, happening: Happening) -> None:
+        """Tell of something. Where that fails, the drain ends with it once its calls have had their end."""
+        try:
+            self._listener(happening)
+        except Exception as problem:
+            self._problem = self._problem or problem
+            self._changed.set()
 
     def _is_stopping(self) -> bool:
         return self._is_ending or self._problem is not None
