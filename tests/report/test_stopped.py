@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from standing import build
+
 from millpond.engine.owner import Holder
 from millpond.report.explain import explain
 from millpond.report.left import why_left
-from millpond.report.status import UNATTENDED_MS, build
+from millpond.report.status import UNATTENDED_MS
 from millpond.rules.admission import Closing
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.price import FREE
