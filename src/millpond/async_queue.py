@@ -194,6 +194,8 @@ class AsyncQueue:
     cancel = _awaited(Queue.cancel)
     retry = _awaited(Queue.retry)
     resume_lane = _awaited(Queue.resume_lane)
+    stop = _awaited(Queue.stop)
+    resume = _awaited(Queue.resume)
 
     async def drain(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from folder import Mill, chat
@@ -22,7 +23,13 @@ def test_status_in_json_has_the_promised_shape(drained: Mill) -> None:
     assert (lane["in_flight"], lane["max_in_flight"]) == (0, 8)
     assert status["drainer"] is None
     assert status["alerts"] == status["needs_you"] == []
-    assert status["spend"] == {}
+    spend = status["spend"]
+    assert Path(spend.pop("book")).name == "spend.db"
+    assert spend.pop("since_ms") % 86_400_000 == 0
+    free = {"charges": 2, "unknown": 0, "actual_usd": 0.0, "estimated_usd": 0.0}
+    assert spend == {
+        "lanes": {"free": free}, "reserved": {"calls": 0, "unknown": 0, "worst_usd": 0.0}, "problem": None,
+    }  # fmt: skip
 
 
 def test_the_options_that_verbs_share_stand_before_or_after_the_verb(drained: Mill) -> None:

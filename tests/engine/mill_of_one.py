@@ -17,6 +17,7 @@ from millpond.rules.identity import fingerprint
 from millpond.rules.job import Prompt
 from millpond.rules.policy import Backoff, LanePolicy, Policy
 from millpond.rules.price import FREE, PriceRule
+from millpond.spend.book import SpendBook
 from millpond.store.bodies import dump_work
 from millpond.store.enqueue import Asked
 from millpond.store.store import Store, open_sqlite
@@ -31,6 +32,7 @@ class Mill:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "queue.db.d"
         self.store = Store(open_sqlite(folder / "queue.db"), wall_ms)
+        self.book = SpendBook(folder / "spend.db", self.store.uuid, wall_ms)
         self.told: list[Happening] = []
         self._waiting: list[tuple[str, asyncio.Event]] = []
 
@@ -68,7 +70,7 @@ class Mill:
         names = {lane.policy.name: lane for lane in lanes}
         made = Policy(lanes={name: lane.policy for name, lane in names.items()}, **policy)
         self.owner = Tenure(self.store, self.folder, "drainer", lease_ms=made.lease_ms, boot_ms=beat_ms)
-        return Drainer(self.store, made, names, self.owner, tell=self.tell, boot_ms=boot_ms)
+        return Drainer(self.store, made, names, self.owner, book=self.book, tell=self.tell, boot_ms=boot_ms)
 
     def drain(self, *lanes: ScriptedLane, until: Until | None = None, **policy: Any) -> Summary:
         return asyncio.run(self.drainer(*lanes, **policy).run(until))

@@ -277,6 +277,7 @@ def test_a_fault_in_looking_after_others_stops_the_drain_and_is_told(mill: Mill)
 
     lane = free()
     owner = Tenure(mill.store, mill.folder, "drainer", lease_ms=60_000)
-    drainer = Drainer(mill.store, Policy(lanes={"free": lane.policy}), {"free": lane}, owner, tend=broken)
+    policy = Policy(lanes={"free": lane.policy})
+    drainer = Drainer(mill.store, policy, {"free": lane}, owner, book=mill.book, tend=broken)
     with pytest.raises(AssertionError, match="an invariant"):
         asyncio.run(drainer.run(Until(daemon=True)))

@@ -14,6 +14,7 @@ def test_a_hold_ends_when_it_is_over_by_its_listeners_own_clock(mill: Mill) -> N
     owner = Tenure(mill.store, mill.folder, "worker", lease_ms=60_000).uuid
     [job] = mill.ask("a")
     [lease] = mill.store.lease(owner, {"": 1}, 1)
+    mill.book.reserve("uid", owner, "free", None)
     mill.store.record(lease, "uid", "free")
     listening = Listening(mill.store, clock)
     mill.store.cancel([(job, 1_000)])

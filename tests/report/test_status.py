@@ -6,9 +6,10 @@ import socket
 from pathlib import Path
 
 import pytest
+from standing import build
 
 from millpond.engine.owner import Holder
-from millpond.report.status import UNATTENDED_MS, build
+from millpond.report.status import UNATTENDED_MS
 from millpond.rules.admission import Closing
 from millpond.rules.job import OwnerRow
 from millpond.rules.policy import LanePolicy, Policy

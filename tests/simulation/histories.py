@@ -438,6 +438,68 @@ def who_dies_when_policy_has_given_a_call_up_pays_no_second_time(world: World) -
     assert state(world, job) == "failed"
 
 
+def decided_while_it_answers(world: World) -> tuple[Flight, Flight]:
+    """A call whose hold is over and whose reply comes now, and a journey that is about to post its worst case."""
+    first, second, *_ = world.drainers
+    job = ask(world)
+    call = until(world, in_flight(world, first, job, LATER), steps.StopListening)
+    world.fly(call)
+    poster = until(world, take(world, second, job), steps.Post)
+    until(world, call, steps.Settle)
+    return call, poster
+
+
+def evidence_that_comes_between_post_and_mark_is_posted(world: World) -> None:
+    """The estimate is in the book and not yet marked; its evidence is in the ledger, and whoever brought it dies."""
+    call, poster = decided_while_it_answers(world)
+    world.fly(poster)
+    world.fly(call)
+    assert isinstance(call.next, steps.Post)
+    world.fly(poster)
+    world.crash(world.drainers[0])
+    world.calm()
+
+
+def who_is_slow_to_post_an_estimate_undoes_no_actual(world: World) -> None:
+    """Its evidence was settled and posted meanwhile."""
+    call, poster = decided_while_it_answers(world)
+    finish(world, call)
+    world.fly(poster)
+    world.fly(poster)
+    world.calm()
+
+
+def two_queues_on_one_book_leave_each_other_alone(world: World) -> None:
+    """Each is about to record a call of its own when the other sees to the book."""
+    neighbour = World(1, policy=two_lanes(), beside=world)
+    try:
+        flights = [(one, until(one, take(one, one.drainers[0], ask(one)), steps.Record)) for one in (world, neighbour)]
+        for one in (world, neighbour):
+            one.keep_book()
+        for one, flight in flights:
+            one.plans.append(OK)
+            finish(one, flight)
+        world.calm()
+        neighbour.calm()
+        world.check_end()
+    finally:
+        neighbour.close()
+
+
+def what_is_leased_and_not_sent_when_a_person_stops_it_goes_back(world: World) -> None:
+    """Leased before the stop, and about to write its row after it; the lane in question may cost."""
+    first, second, *_ = world.drainers
+    job = ask(world, lane="paid")
+    flight = until(world, take(world, first, job), steps.Record)
+    world.stop("paid")
+    finish(world, flight)
+    seen = world.witness.seen
+    assert (flight.uid, state(world, job), seen.jobs[job].attempts_made) == ("", "ready", 0)
+    assert world.lease(second, 8) == 0
+    world.resume("paid")
+    world.calm()
+
+
 HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
     one.__name__: (one, policy)
     for one, policy in [
@@ -463,5 +525,9 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (a_late_reply_replaces_an_estimate, two_lanes("same", price=DEAR, max_output_tokens=100)),
         (the_schema_refuses_a_second_open_attempt, two_lanes()),
         (record_heeds_an_answer_that_nobody_told_it_of, two_lanes()),
+        (evidence_that_comes_between_post_and_mark_is_posted, two_lanes("same", price=DEAR, max_output_tokens=100)),
+        (who_is_slow_to_post_an_estimate_undoes_no_actual, two_lanes("same", price=DEAR, max_output_tokens=100)),
+        (two_queues_on_one_book_leave_each_other_alone, two_lanes()),
+        (what_is_leased_and_not_sent_when_a_person_stops_it_goes_back, two_lanes()),
     ]
 }

@@ -11,9 +11,12 @@ import pytest
 
 from millpond.db.database import Transaction
 from millpond.engine.listening import Listening
-from millpond.store import holds, ledger, reclaim, settle, store
+from millpond.rules import effects as steps
+from millpond.spend import book
+from millpond.store import accounts, holds, ledger, reclaim, settle, store
+from millpond.store import lease as leasing
 from millpond.store.settle import Settled
-from millpond.testing.simulation.drainer import Drainer
+from millpond.testing.simulation.drainer import PERFORM, Drainer
 from millpond.testing.simulation.world import World
 
 Remove = Callable[[pytest.MonkeyPatch], None]
@@ -28,11 +31,11 @@ class Removal:
     history: str = ""
 
 
-def without_sql(*cuts: tuple[str, str, str]) -> Remove:
-    """Cut or replace words in named statements: (statement, words, other words)."""
+def without_sql(*cuts: tuple[str, str, str], of: Any = store) -> Remove:
+    """Cut or replace words in named statements: (statement, words, other words), of the store or the spend book."""
 
     def take_out(monkeypatch: pytest.MonkeyPatch) -> None:
-        load = store.load
+        load = of.load
 
         def lamed(text: str) -> dict[str, str]:
             statements = load(text)
@@ -41,7 +44,7 @@ def without_sql(*cuts: tuple[str, str, str]) -> Remove:
                 statements[name] = statements[name].replace(words, other)
             return statements
 
-        monkeypatch.setattr(store, "load", lamed)
+        monkeypatch.setattr(of, "load", lamed)
 
     return take_out
 
@@ -132,6 +135,14 @@ def both_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     without_index("one_in_force")(monkeypatch)
 
 
+def keep_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PERFORM, steps.Release, lambda *_: None)
+
+
+def drop_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounts, "never_recorded", lambda *_, **__: [])
+
+
 def find_no_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "is_blocking", lambda *_: False)
 
@@ -160,8 +171,22 @@ def let_nothing_lapse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store.Store, "lapse", lambda *_, **__: reclaim.Reclaimed())
 
 
+def stop_no(verb: Any) -> Remove:
+    """A verb that does not look for stops."""
+
+    def take_out(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(verb, "standing", lambda _: ())
+
+    return take_out
+
+
 LOOK = "AND lease_no = :lease_no", "AND :lease_no >= 0"
 STORED = "VALUES (:uid, :body)", "SELECT :uid, :body WHERE length(:body) < 0"
+DECIDED = "AND (outcome <> 'ambiguous' OR resolution IS NOT NULL)", ""
+STILL = (
+    "AND cost IS NOT DISTINCT FROM :cost AND CASE WHEN outcome = 'ambiguous' THEN 1 ELSE 0 END = :is_estimate",
+    "AND (:cost IS NULL OR :is_estimate >= 0)",
+)
 ONCE = "(outcome IS NULL OR outcome = 'ambiguous')", "1"
 
 REMOVALS: dict[str, Removal] = {
@@ -283,6 +308,10 @@ REMOVALS: dict[str, Removal] = {
             "Reclaim ends what its owner listened to",
             without_sql(("listened_by", "listener = :owner", "listener = :owner AND 0")),
         ),
+        Removal("`lease` gives nothing to a lane that a person has stopped", stop_no(leasing)),
+        Removal(
+            "`record` looks for stops", stop_no(ledger), "what_is_leased_and_not_sent_when_a_person_stops_it_goes_back"
+        ),
         Removal("Lost leases have a cap", lose_leases_for_ever, "what_kills_its_worker_again_and_again_fails"),
         Removal(
             "A retry takes back withdrawals",
@@ -300,6 +329,47 @@ REMOVALS: dict[str, Removal] = {
             "After a call that was decided as `fail` there is no other",
             without_sql(("history", "outcome, resolution,", "outcome, nullif(resolution, 'fail') AS resolution,")),
             "who_dies_when_policy_has_given_a_call_up_pays_no_second_time",
+        ),
+        Removal("Every call is reserved before it", without_sql(("reserve", ":worst\n", ":worst WHERE 0\n"), of=book)),
+        Removal("The owner takes back what `record` refused", keep_what_is_refused),
+        Removal("What a dead owner never recorded is dropped", drop_nothing),
+        Removal(
+            "Only what belongs to the dead is dropped, once their reclaim is committed",
+            without_sql(("living_owners", "WHERE dead = 0", "WHERE dead = 2")),
+        ),
+        Removal(
+            "What a dead owner did record stays reserved",
+            without_sql(("recorded", "WHERE uid IN", "WHERE uid = '' AND uid IN")),
+        ),
+        Removal(
+            "A queue drops only its own reservations",
+            without_sql(
+                ("reservations", "queue = :queue AND", "(queue = :queue OR 1) AND"),
+                ("release", "AND queue = :queue", "AND :queue <> ''"),
+                of=book,
+            ),
+            "two_queues_on_one_book_leave_each_other_alone",
+        ),
+        Removal("What is undecided keeps its reservation", without_sql(("owed", *DECIDED), ("unposted", *DECIDED))),
+        Removal("What was settled and not posted is posted", without_sql(("unposted", "posted = 0", "posted = 2"))),
+        Removal("An actual replaces an estimate", without_sql(("replace_charge", "is_estimate = 1", "0"), of=book)),
+        Removal(
+            "Nothing replaces an actual",
+            without_sql(("replace_charge", "AND is_estimate = 1", ""), of=book),
+            "who_is_slow_to_post_an_estimate_undoes_no_actual",
+        ),
+        Removal(
+            "`posted` is set only while cost and estimate are still those posted",
+            without_sql(("mark_posted", *STILL)),
+            "evidence_that_comes_between_post_and_mark_is_posted",
+        ),
+        Removal(
+            "What changes a cost makes it unposted",
+            without_sql(("end_attempt", "posted = 0", "posted = posted")),
+        ),
+        Removal(
+            "A charge that is not known is not 0",
+            without_sql(("insert_charge", ":cost", "coalesce(:cost, 0)"), of=book),
         ),
     ]
 }

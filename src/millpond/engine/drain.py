@@ -6,12 +6,13 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from millpond.engine.bookkeeping import keep_book
 from millpond.engine.clock import boot_ms
 from millpond.engine.listening import Listening
 from millpond.engine.perform import Happening, Performer
@@ -27,6 +28,8 @@ from millpond.rules.errors import LeaseLost, MillpondError, QueueUnavailable
 from millpond.rules.numbers import whole_number
 from millpond.rules.policy import Policy
 from millpond.rules.router import lanes_for, route_work
+from millpond.rules.stops import Stop, stop_of
+from millpond.spend.book import SpendBook
 from millpond.store import lease as leasing
 from millpond.store import reclaim as owners
 from millpond.store.lanes import LaneRow, load_of
@@ -91,6 +94,7 @@ class Drainer:
         lanes: Mapping[str, Lane],
         owner: Tenure,
         *,
+        book: SpendBook,
         rng: random.Random | None = None,
         registry: Mapping[str, Any] | None = None,
         tell: Callable[[Happening], None] | None = None,
@@ -109,9 +113,10 @@ class Drainer:
         self._policy = policy
         self._lanes = lanes
         self._owner = owner
+        self._book = book
         self._registry = registry
         self._boot_ms = boot_ms
-        self._tell = tell or _silence
+        self._listener = tell or _silence
         self._rng = rng or random.Random()
         self._tend = tend
         self._may_lease = may_lease or (lambda: True)
@@ -120,6 +125,7 @@ class Drainer:
         self._seen_seq = 0
         self.tab = Tab({name: LaneTab() for name in lanes})
         self._closed: dict[str, LaneRow] = {}
+        self._stopped: dict[str, Stop] = {}
         self._journeys: set[Steadfast[None]] = set()
         self._stops = 0
         self._is_ending = False
@@ -168,9 +174,12 @@ class Drainer:
         program: that is to `finish()`, and whatever the drain set going hears of none of it.
         """
         self._scribe = Scribe(self._store.db)
+        self._accountant = Scribe(self._book.db, is_patient=lambda: not self._is_stopping())
         self._performer = Performer(
             self._store,
             self._scribe,
+            self._book,
+            self._accountant,
             self._policy,
             self._lanes,
             self.tab,
@@ -211,6 +220,7 @@ class Drainer:
             tending.cut()
             await asyncio.wait({tending})
             self._scribe.close()
+            self._accountant.close()
             await self._close_lanes()
 
     def _sum_up(self, reason: Reason) -> Summary:
@@ -283,8 +293,13 @@ class Drainer:
     async def _lease(self, until: Until) -> int:
         """Lease into every free slot and set the journeys going; how many."""
         self._closed = await self._scribe.look(self._store.closed_lanes)
+        self._heed_stops(await self._scribe.look(self._store.stops))
         now_ms = self._store.now_ms()
-        free = {name: room(lane.policy, self._load(name), now_ms) for name, lane in self._lanes.items()}
+        free = {
+            name: room(lane.policy, self._load(name), now_ms)
+            for name, lane in self._lanes.items()
+            if name not in self._stopped
+        }
         limit = sum(free.values())
         if until.max_jobs is not None:
             underway = self.tab.in_flight - self.tab.past_hold
@@ -329,6 +344,7 @@ class Drainer:
                 route=partial(route_work, policy=self._policy),
                 registry=self._registry,
                 serial=self._serial,
+                free_lanes=self._policy.free_lanes,
             ),
             full=False,
         )
@@ -372,12 +388,12 @@ class Drainer:
         counts = self._store.counts()
         if not counts["ready"] and not counts["waiting"] and not counts["leased"]:
             return "empty"
-        next_ms = self._next_ms()
-        if next_ms is None:
-            return "idle"  # only a person or another process can move what is left
-        if until.until_empty or next_ms - self._store.now_ms() <= self._policy.idle_exit_ms:
+        if self._lanes and self._stopped.keys() == self._lanes.keys():
+            return "stopped"
+        next_ms = self._next_ms()  # None: only a person or another process can move what is left
+        if next_ms is not None and (until.until_empty or next_ms - self._store.now_ms() <= self._policy.idle_exit_ms):
             return None
-        return "idle"
+        return "stopped" if any(map(self._store.any_ready, self._stopped)) else "idle"
 
     def _next_ms(self) -> int | None:
         """When the clock alone brings something: a job that is due, a lane with ready work that opens again.
@@ -388,7 +404,10 @@ class Drainer:
         opening = [
             row.closed_until_ms
             for name, row in self._closed.items()
-            if name in self._lanes and row.closed_until_ms is not None and self._store.any_ready(name)
+            if name in self._lanes
+            and name not in self._stopped
+            and row.closed_until_ms is not None
+            and self._store.any_ready(name)
         ]
         unrouted = [self._store.now_ms()] if self._store.any_ready(UNROUTED) else []
         return min([*([due] if due is not None else []), *opening, *unrouted], default=None)
@@ -419,6 +438,7 @@ class Drainer:
                 if not self._owner.stands():
                     await self._take_new_name(self._owner.uuid)
                 self.tab.failed += await self._scribe.look(self._look_after_others)
+                await self._accountant.look(partial(keep_book, self._store, self._book))
             except MillpondError as problem:  # busy or full just now: the next round is a second away
                 log.warning("could not look after what others left: %s", problem)
 
@@ -446,10 +466,29 @@ class Drainer:
 
     # --- stopping -------------------------------------------------------------------------------------------------
 
+    def _heed_stops(self, stops: Sequence[Stop]) -> None:
+        """Note which of our lanes a person has stopped, and tell of what is new in that."""
+        before = self._stopped
+        found = {name: stop_of(stops, name, self._policy.free_lanes) for name in self._lanes}
+        self._stopped = {name: stop for name, stop in found.items() if stop is not None}
+        for name in self._lanes:
+            if name in self._stopped and name not in before:
+                self._tell(Happening("stopped", None, name, f"a person has stopped {self._stopped[name].words}"))
+            elif name in before and name not in self._stopped:
+                self._tell(Happening("resumed", None, name, ""))
+
     def _heed_stop(self) -> None:
         self._changed.set()
         if self._stops > 1:
             self._performer.cut()
+
+    def _tell(self, happening: Happening) -> None:
+        """Tell of something. Where that fails, the drain ends with it once its calls have had their end."""
+        try:
+            self._listener(happening)
+        except Exception as problem:
+            self._problem = self._problem or problem
+            self._changed.set()
 
     def _is_stopping(self) -> bool:
         return self._is_ending or self._problem is not None

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from millpond.engine.bookkeeping import keep_book
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.owner import DrainLock
 from millpond.engine.perform import Happening
@@ -24,6 +25,7 @@ from millpond.lanes.lane import Lane
 from millpond.report.summary import Summary
 from millpond.rules.errors import LockHeld, UsageError
 from millpond.rules.policy import Policy
+from millpond.spend.book import SpendBook
 from millpond.store.store import Store
 
 LOOK_S = 1.0
@@ -36,9 +38,10 @@ class Drains:
     Thread-safe. `close` ends them while the store is still open, so that no reply is lost with it.
     """
 
-    def __init__(self, store: Store, folder: Path) -> None:
+    def __init__(self, store: Store, book: SpendBook, folder: Path) -> None:
         """`folder` is where the queue's locks stand."""
         self._store = store
+        self._book = book
         self._folder = folder
         self._under_way: dict[Drainer, _Hold] = {}
 
@@ -51,16 +54,25 @@ class Drains:
         registry: Mapping[str, Any] | None = None,
         tell: Callable[[Happening], None] | None = None,
     ) -> Generator[Drainer]:
-        """A Drainer that holds the drain lock. Raises LockHeld."""
+        """A Drainer that holds the drain lock. Raises LockHeld, and QueueUnavailable for a spend book too."""
         hold = _Hold(self._store, self._folder)
         cap, watch = policy.max_leases_lost, Watch(self._folder)
         tend = partial(reclaim_dead, self._store, self._folder, max_leases_lost=cap, watch=watch)
         drainer: Drainer | None = None
         try:
             tend()
+            keep_book(self._store, self._book)  # opens it, too: where nothing can be reserved, nothing is leased
             owner = hold.enlist(policy)
             drainer = Drainer(
-                self._store, policy, lanes, owner, registry=registry, tell=tell, tend=tend, may_lease=hold.stands
+                self._store,
+                policy,
+                lanes,
+                owner,
+                book=self._book,
+                registry=registry,
+                tell=tell,
+                tend=tend,
+                may_lease=hold.stands,
             )
             self._under_way[drainer] = hold
             yield drainer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from millpond.engine.bookkeeping import not_posted
 from millpond.engine.scribe import Scribe
 from millpond.engine.steadfast import Calling, keep_calling
 from millpond.engine.tab import Tab
@@ -18,21 +20,28 @@ from millpond.lanes.lane import Lane
 from millpond.report.words import counted
 from millpond.rules import effects as steps
 from millpond.rules.admission import Admitted, NotNow, admit
-from millpond.rules.effects import Effect, Facts, Heard, Instead, Recorded, Silence
-from millpond.rules.errors import LeaseLost
+from millpond.rules.effects import Charge, Effect, Facts, Heard, Instead, Recorded, Reserved, Silence
+from millpond.rules.errors import LeaseLost, MillpondError, QueueBusy, QueueUnavailable
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Lease
 from millpond.rules.journey import journey
 from millpond.rules.policy import Policy
 from millpond.rules.verdict import end, worst_bill
-from millpond.store import ledger, settle
+from millpond.spend.book import SpendBook
+from millpond.store import accounts, ledger, settle
 from millpond.store.lanes import load_of
 from millpond.store.store import Store, fence
+
+log = logging.getLogger("millpond.engine")
 
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One thing that is told while work goes on. `kind`: `ended` (an attempt), `done`, `failed`, `held`, `closed`."""
+    """One thing that is told while work goes on.
+
+    `kind`: `ended` (an attempt), `done`, `failed`, `held`; of a lane `closed`, `stopped`, `resumed`; also `stopped`: a
+    job that is given back, since its lane was stopped.
+    """
 
     kind: str
     job_id: int | None
@@ -43,7 +52,8 @@ class Happening:
 class Performer:
     """Performs the journeys of one drain. `cut` ends every call in flight, which makes them ambiguous.
 
-    `may_send` says whether calls may still leave that were leased under an owner's name.
+    `accountant` writes into the book as `scribe` does into the store: what many journeys reserve and post while its
+    last commit runs goes out in one. `may_send`: whether calls may still leave that were leased under an owner's name.
     `stop` is called when a call was ended by an interrupt of the program, `wake` when a job was let go of before its
     journey ended.
     """
@@ -52,6 +62,8 @@ class Performer:
         self,
         store: Store,
         scribe: Scribe,
+        book: SpendBook,
+        accountant: Scribe,
         policy: Policy,
         lanes: Mapping[str, Lane],
         tab: Tab,
@@ -66,6 +78,8 @@ class Performer:
     ) -> None:
         self.store = store
         self.scribe = scribe
+        self.book = book
+        self.accountant = accountant
         self.policy = policy
         self.lanes = lanes
         self.tab = tab
@@ -83,10 +97,15 @@ class Performer:
         """Take one leased job as far as it goes now. A lease that was lost meanwhile ends it quietly."""
         flight = _Flight(self, lease, taken_boot_ms)
         course = journey(lease, self.policy, order)
-        answer: Any = None
         try:
+            effect = next(course)
             while True:
-                answer = await flight.do(course.send(answer))
+                try:
+                    answer = await flight.do(effect)
+                except LeaseLost as lost:
+                    effect = course.throw(lost)
+                else:
+                    effect = course.send(answer)
         except StopIteration:
             return
         except LeaseLost:
@@ -119,12 +138,12 @@ class _Flight:
         store = self.ground.store
         return await self.ground.scribe.look(partial(store.look_back, self.lease))
 
-    async def resolve(self, effect: steps.Resolve) -> None:
+    async def resolve(self, effect: steps.Resolve) -> Charge | None:
         lane = self.ground.policy.lanes.get(effect.lane)  # None: it has left the policy, and its price with it
         worst = worst_bill(self.lease.work, lane, self.ground.store.now_ms()) if lane else None
         if effect.choice != "fail":
             self.ground.tab.paid_again(effect.uid, worst)
-        await self.ground.scribe.write(
+        return await self.ground.scribe.write(
             partial(
                 settle.resolve,
                 uid=effect.uid,
@@ -141,22 +160,45 @@ class _Flight:
         closed = (await self.ground.scribe.look(self.ground.store.closed_lanes)).get(effect.lane)
         return admit(load_of(self.ground.tab.lanes[effect.lane].in_flight, closed), self.ground.store.now_ms())
 
+    async def reserve(self, effect: steps.Reserve) -> Reserved:
+        lane, uid = self.ground.policy.lane(effect.lane), uuid4().hex
+        worst = worst_bill(self.lease.work, lane, self.ground.store.now_ms())
+        try:
+            await self.ground.accountant.write(self.ground.book.reserving(uid, self.lease.owner, lane.name, worst))
+        except (QueueBusy, QueueUnavailable) as problem:
+            raise type(problem)(f"the spend book takes no reservation, so nothing was called: {problem}") from problem
+        return Reserved(uid)
+
+    async def release(self, effect: steps.Release) -> None:
+        try:
+            await self.ground.accountant.write(self.ground.book.releasing(effect.uid))
+        except MillpondError as problem:  # it falls with this owner, at the latest
+            log.warning("a reservation that came to nothing stands for now: %s", problem)
+
+    async def post(self, effect: steps.Post) -> None:
+        """The ledger knows what is owed. A book that does not take it now has it from there, with the next tending."""
+        try:
+            await self.ground.accountant.write(self.ground.book.posting(effect.charge))
+            await self.ground.scribe.write(partial(accounts.mark_posted, charge=effect.charge), full=False)
+        except MillpondError as problem:
+            not_posted(effect.charge.uid, problem)
+
     async def record(self, effect: steps.Record) -> Recorded | Instead:
         lane = self.ground.policy.lane(effect.lane)
         recorded = await self.ground.scribe.write(
             partial(
                 ledger.record,
                 lease=self.lease,
-                uid=uuid4().hex,
+                uid=effect.uid,
                 lane=lane.name,
                 tier=lane.tier,
+                free_lanes=self.ground.policy.free_lanes,
                 now_ms=self.ground.store.now_ms(),
             )
         )
         if isinstance(recorded, Instead):
             self.ground.tab.done += recorded.by == "answered"
-            words = "by an answer in force" if recorded.by == "answered" else "another call of its key is not decided"
-            kind = "done" if recorded.by == "answered" else "held"
+            kind, words = _INSTEAD[recorded.by]
             self.ground.tell(Happening(kind, self.lease.job_id, lane.name, words))
         return recorded
 
@@ -211,7 +253,7 @@ class _Flight:
         self.ground.tab.past_hold += 1
         self.ground.wake()
 
-    async def settle(self, effect: steps.Settle) -> None:
+    async def settle(self, effect: steps.Settle) -> Charge | None:
         try:
             settled = await self._write_end(effect)
         except (ValueError, TypeError, OverflowError, RecursionError) as problem:
@@ -223,6 +265,7 @@ class _Flight:
             settled = await self._write_end(effect)
         self.ground.tab.ended(effect.lane, effect.uid, effect.ending)
         self._report(effect, settled)
+        return settled.charge
 
     async def _write_end(self, effect: steps.Settle) -> settle.Settled:
         return await self.ground.scribe.write(
@@ -300,15 +343,25 @@ class _Flight:
         self.ground.tell(Happening("failed", self.lease.job_id, lane, reason))
 
 
+_INSTEAD = {
+    "answered": ("done", "by an answer in force"),
+    "held": ("held", "another call of its key is not decided"),
+    "stopped": ("stopped", "given back before its call"),
+}
+"""Why no row was written -> the kind and the words that are told."""
+
 _PERFORM: dict[type[Any], Callable[[_Flight, Any], Any]] = {
     steps.LookBack: _Flight.look_back,
     steps.Resolve: _Flight.resolve,
     steps.Admit: _Flight.admit,
+    steps.Reserve: _Flight.reserve,
+    steps.Release: _Flight.release,
     steps.Record: _Flight.record,
     steps.Call: _Flight.call,
     steps.Detach: _Flight.detach,
     steps.Listen: _Flight.listen,
     steps.StopListening: _Flight.stop_listening,
     steps.Settle: _Flight.settle,
+    steps.Post: _Flight.post,
     steps.Give: _Flight.give,
 }

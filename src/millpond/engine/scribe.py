@@ -28,8 +28,10 @@ class Scribe:
     before its commit has returned, and what was handed in is written even if who awaits it is cancelled.
     """
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, is_patient: Callable[[], bool] = lambda: True) -> None:
+        """`is_patient` False: what cannot be written is not tried again."""
         self._db = db
+        self._is_patient = is_patient
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="millpond-scribe")
         self._waiting: list[tuple[Operation, bool, asyncio.Future[Any]]] = []
         self._pump: Steadfast[None] | None = None
@@ -84,7 +86,7 @@ class Scribe:
             for at, result in zip(left, got, strict=True):
                 results[at] = result
             left = [at for at in left if isinstance(results[at], QueueBusy | QueueUnavailable)]
-            if not left or loop.time() >= give_up:
+            if not left or loop.time() >= give_up or not self._is_patient():
                 break
             log.warning("the store does not take writes yet, trying again: %s", results[left[0]])
             await asyncio.sleep(RETRY_S)

@@ -6,12 +6,14 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from millpond.engine.bookkeeping import keep_book, try_to_post
 from millpond.engine.in_hand import InHand
 from millpond.engine.listening import Listening
 from millpond.engine.reconcile import reclaim_dead
@@ -26,19 +28,24 @@ from millpond.rules.effects import (
     Give,
     Heard,
     LookBack,
+    Post,
     Record,
     Recorded,
+    Release,
+    Reserve,
+    Reserved,
     Resolve,
     Settle,
     Then,
 )
-from millpond.rules.errors import LeaseLost, UsageError
+from millpond.rules.errors import LeaseLost, QueueBusy, QueueUnavailable, UsageError
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Lease, Reply
 from millpond.rules.journey import Cleared, approach, call
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.router import Step, lanes_for, next_lane, route_work
 from millpond.rules.verdict import end, worst_bill
+from millpond.spend.book import SpendBook
 from millpond.store.lanes import load_of
 from millpond.store.ledger import lost
 from millpond.store.store import Store
@@ -51,9 +58,15 @@ class Workers:
     """The worker protocol over one store. Thread-safe; its owner lives as long as this process or until `leave`."""
 
     def __init__(
-        self, store: Store, folder: Path, policy: Policy, registry: Callable[[], Mapping[str, Any] | None]
+        self,
+        store: Store,
+        book: SpendBook,
+        folder: Path,
+        policy: Policy,
+        registry: Callable[[], Mapping[str, Any] | None],
     ) -> None:
         self._store = store
+        self._book = book
         self._folder = folder
         self._policy = policy
         self._registry = registry
@@ -78,6 +91,7 @@ class Workers:
         room = {self._policy.lane(name).name: n for name in names}
         cap = self._policy.max_leases_lost
         reclaim_dead(self._store, self._folder, max_leases_lost=cap, watch=self._watch)
+        keep_book(self._store, self._book)
         if owner is not None:
             return self._take(owner, room, n)
         name = self._own()
@@ -99,6 +113,7 @@ class Workers:
             route=partial(route_work, policy=self._policy) if room else None,
             registry=self._registry(),
             serial=[lane.name for lane in self._policy.lanes.values() if lane.serial],
+            free_lanes=self._policy.free_lanes,
         )
 
     def record(self, lease: Lease, lane: str | None = None) -> str | None:
@@ -141,6 +156,7 @@ class Workers:
         assert isinstance(settling, Settle)
         settled = self._store.settle(attempt, settling.ending, settling.then, lane=lane.name, lease=lease)
         self._in_hand.over(attempt)
+        try_to_post(self._store, self._book, settled.charge)
         self._in_a_row[lane.name] = self._in_a_row[lane.name].and_then(settling.ending.classified)
         if not settled.moved:
             raise LeaseLost(lost(lease), accepted=settled.accepted)
@@ -148,28 +164,51 @@ class Workers:
 
     def _perform(self, course: Generator[Effect, Any, Cleared | None], lease: Lease) -> Cleared | None:
         """Perform what a journey asks for up to its call: all of it on the store, one after the other."""
-        answer: Any = None
         try:
+            effect = next(course)
             while True:
-                match course.send(answer):
-                    case LookBack():
-                        answer = self._store.look_back(lease)
-                    case Resolve(uid, name, choice):
-                        lane = self._lane(name)
-                        worst = worst_bill(lease.work, lane, self._store.now_ms())
-                        answer = self._store.resolve(uid, choice, worst=worst, certain=lane.price.kind == "free")
-                    case Admit(name):
-                        answer = admit(load_of(0, self._store.closed_lanes().get(name)), self._store.now_ms())
-                    case Record(name):
-                        answer = self._store.record(lease, uuid4().hex, name, self._lane(name).tier)
-                        if isinstance(answer, Recorded):
-                            self._in_hand.begin(answer.uid, lease.owner, lease)
-                    case Give(then):
-                        answer = self._store.give(lease, then)
-                    case effect:
-                        raise AssertionError(f"no effect before the ledger row is {type(effect).__name__}")
+                try:
+                    answer = self._do(effect, lease)
+                except LeaseLost as lost:
+                    effect = course.throw(lost)
+                else:
+                    effect = course.send(answer)
         except StopIteration as over:
             return over.value
+
+    def _do(self, effect: Effect, lease: Lease) -> Any:
+        """Perform one effect; what the journey asked to know."""
+        match effect:
+            case LookBack():
+                return self._store.look_back(lease)
+            case Resolve(uid, name, choice):
+                lane = self._lane(name)
+                worst = worst_bill(lease.work, lane, self._store.now_ms())
+                return self._store.resolve(uid, choice, worst=worst, certain=lane.price.kind == "free")
+            case Admit(name):
+                return admit(load_of(0, self._store.closed_lanes().get(name)), self._store.now_ms())
+            case Reserve(name):
+                uid = uuid4().hex
+                self._book.reserve(
+                    uid, lease.owner, name, worst_bill(lease.work, self._lane(name), self._store.now_ms())
+                )
+                return Reserved(uid)
+            case Release(uid):
+                with suppress(QueueBusy, QueueUnavailable):  # it falls with this owner, at the latest
+                    self._book.release(uid)
+            case Record(name, uid):
+                tier, free = self._lane(name).tier, self._policy.free_lanes
+                recorded = self._store.record(lease, uid, name, tier, free)
+                if isinstance(recorded, Recorded):
+                    self._in_hand.begin(uid, lease.owner, lease)
+                return recorded
+            case Post(charge):
+                try_to_post(self._store, self._book, charge)
+            case Give(then):
+                self._store.give(lease, then)
+            case _:
+                raise AssertionError(f"no effect before the ledger row is {type(effect).__name__}")
+        return None
 
     def renew(self, lease: Lease) -> None:
         """Say that the job is still being worked on, before each `lease_ms` is over. Raises LeaseLost if it is lost."""
@@ -189,6 +228,7 @@ class Workers:
         ending = end(self._heard(lane.name, returned(reply, None)), lane, self._policy)
         settled = self._store.settle(attempt, ending, ACCEPT, lane=lane.name, lease=None)
         self._in_hand.over(attempt)
+        try_to_post(self._store, self._book, settled.charge)
         return settled.accepted
 
     def leave(self) -> None:

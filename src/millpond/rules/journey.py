@@ -1,9 +1,12 @@
 """One lease, from grant to settlement, as a generator of effects. The order of the steps stands here and nowhere else:
 
-    LookBack -> (Resolve) -> Admit -> Record -> Call -> (Detach -> Listen) -> Settle
+    LookBack -> (Resolve -> Post) -> Admit -> Reserve -> Record -> Call -> (Detach -> Listen) -> Settle -> Post
 
 The drainer performs each effect and sends back what it found; a simulation does the same and may die at any `yield`.
-A ledger row is durable (Record) before anything leaves (Call). A worker of one's own takes the same way in two parts:
+A ledger row is durable (Record) before anything leaves (Call). The spend book is another database, and no transaction
+spans both, so the order makes a death between any two steps harmless: money is reserved before the row that it is for,
+and the row says what is owed before it is posted; what is left over on either side is found again (engine.bookkeeping).
+A worker of one's own takes the same way in two parts:
 `approach` up to the ledger row, and `call` from there.
 """
 
@@ -17,6 +20,7 @@ from millpond.rules.admission import Admitted, NotNow
 from millpond.rules.effects import (
     Admit,
     Call,
+    Charge,
     Detach,
     Effect,
     Facts,
@@ -25,14 +29,19 @@ from millpond.rules.effects import (
     Instead,
     Listen,
     LookBack,
+    Post,
     Record,
     Recorded,
+    Release,
+    Reserve,
+    Reserved,
     Resolve,
     Settle,
     Silence,
     StopListening,
     Then,
 )
+from millpond.rules.errors import LeaseLost
 from millpond.rules.job import Lease
 from millpond.rules.policy import Policy
 from millpond.rules.router import Exhausted, Past, Step, Tried, decided, hold_ms, next_lane
@@ -70,7 +79,7 @@ def approach(lease: Lease, policy: Policy, order: Sequence[str]) -> Generator[Ef
     if facts.attempts_made >= policy.max_attempts_per_job + facts.attempts_granted:
         step = Exhausted(f"attempts: lifetime cap of {facts.attempts_made} attempts reached")
     for one, choice in zip(undecided, choices, strict=True):  # nothing is paid again for a job that fails
-        yield Resolve(one.uid, one.lane, "fail" if isinstance(step, Exhausted) else choice)
+        yield from _post((yield Resolve(one.uid, one.lane, "fail" if isinstance(step, Exhausted) else choice)))
     if isinstance(step, Exhausted):
         yield Give(Then("fail", reason=step.reason))
         return None
@@ -81,8 +90,16 @@ def approach(lease: Lease, policy: Policy, order: Sequence[str]) -> Generator[Ef
     if isinstance(admission, NotNow):
         yield Give(Then("release"))  # the closed lane keeps it; no row is written again until the lane opens
         return None
-    recorded: Recorded | Instead = yield Record(step.lane)
-    return None if isinstance(recorded, Instead) else Cleared(tried, step, recorded)
+    reserved: Reserved = yield Reserve(step.lane)
+    try:
+        recorded: Recorded | Instead = yield Record(step.lane, reserved.uid)
+    except LeaseLost:
+        yield Release(reserved.uid)
+        raise
+    if isinstance(recorded, Instead):
+        yield Release(reserved.uid)
+        return None
+    return Cleared(tried, step, recorded)
 
 
 def call(lease: Lease, policy: Policy, order: Sequence[str], cleared: Cleared) -> Generator[Effect, Any, None]:
@@ -105,7 +122,14 @@ def call(lease: Lease, policy: Policy, order: Sequence[str], cleared: Cleared) -
         assert isinstance(heard, Heard)
         ending = end(heard, lane, policy)
         pause = verdict(ending, cleared.tried, policy, order, cleared.step, heard.chance).delay_ms
-        yield Settle(uid, lane.name, ending, Then(None, delay_ms=pause))
+        yield from _post((yield Settle(uid, lane.name, ending, Then(None, delay_ms=pause))))
         return
     ending = end(heard, lane, policy)
-    yield Settle(uid, lane.name, ending, verdict(ending, cleared.tried, policy, order, cleared.step, heard.chance))
+    then = verdict(ending, cleared.tried, policy, order, cleared.step, heard.chance)
+    yield from _post((yield Settle(uid, lane.name, ending, then)))
+
+
+def _post(charge: Charge | None) -> Generator[Effect, Any, None]:
+    """Post what the ledger now says that an attempt costs, if it says so."""
+    if charge is not None:
+        yield Post(charge)

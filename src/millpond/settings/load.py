@@ -34,7 +34,7 @@ FILE_NAME = "millpond.yaml"
 DEFAULT = "default"
 
 NOT_READ_YET = (
-    "caps", "spill", "alerts", "tz", "spend",
+    "caps", "spill", "alerts", "tz",
     "rpm", "tpm", "daily_requests", "daily_tokens", "reset_tz", "recall", "settling_s",
     "context_tokens", "can_detach",
 )  # fmt: skip

@@ -12,8 +12,9 @@ from millpond.rules.errors import KeyConflict
 from millpond.rules.filters import Term
 from millpond.rules.job import Artifact, Attempt, Disposition, Event, Job, Lease, OwnerRow, Result, Submission
 from millpond.rules.router import Past
+from millpond.rules.stops import Stop
 from millpond.rules.total import Measured
-from millpond.store import lanes, ledger, looking, persons, picking
+from millpond.store import lanes, ledger, looking, persons, picking, stops
 from millpond.store import lease as leasing
 from millpond.store import reclaim as owners
 from millpond.store.enqueue import Asked, would_enqueue
@@ -84,6 +85,10 @@ class Reader:
     def closed_lanes(self) -> dict[str, LaneRow]:
         """Lanes that are closed now."""
         return self.db.read(partial(lanes.closed_lanes, now_ms=self.now_ms()))
+
+    def stops(self) -> tuple[Stop, ...]:
+        """What persons have stopped, and nobody has resumed."""
+        return self.db.read(stops.standing)
 
     def living_owners(self) -> list[OwnerRow]:
         """Owners that nobody has declared dead."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millpond.db.database import Transaction
-from millpond.rules.effects import Ending, Then
+from millpond.rules.effects import Charge, Ending, Then
 from millpond.rules.errors import UsageError
 from millpond.rules.price import Cost, to_micro
+from millpond.store.accounts import owed
 from millpond.store.bodies import dump_reply, dump_seen, storable
 from millpond.store.holds import wake_key
 from millpond.store.lanes import close_lane
@@ -23,6 +24,8 @@ class Settled:
     moved: bool
     requests: int = 0
     job_id: int | None = None
+    charge: Charge | None = None
+    """What is now to be posted of the attempt, if anything is."""
 
 
 def settle(
@@ -50,7 +53,7 @@ def settle(
         # It ended otherwise, on evidence, and nothing replaces evidence. What came is kept, and moves nothing.
         if ending.evidence.reply is not None:
             tx.all("insert_reply", uid=uid, body=dump_reply(ending.evidence.reply))
-        return Settled(accepted=False, moved=False)
+        return Settled(accepted=False, moved=False, charge=owed(tx, uid))
     evidence = ending.evidence
     if evidence.reply is not None and ending.outcome in ("ok", "unusable"):
         tx.all("insert_reply", uid=uid, body=dump_reply(evidence.reply))
@@ -60,11 +63,11 @@ def settle(
     if ending.outcome == "ok" and job is not None and not settled.accepted:
         _follow(tx, job, Then("release"), now_ms)  # kept, not in force: whatever is in force answers the job at record
     if job is not None and then.move is not None:
-        settled = Settled(settled.accepted, _follow(tx, job, then, now_ms), settled.requests, settled.job_id)
+        settled = replace(settled, moved=_follow(tx, job, then, now_ms))
     if ending.closing is not None:
         close_lane(tx, lane, ending.closing, now_ms)
     wake_key(tx, attempt.idempotency_key, now_ms, then.delay_ms)
-    return settled
+    return replace(settled, charge=owed(tx, uid))
 
 
 def accept(tx: Transaction, attempt: Any, lane: str, now_ms: int) -> Settled:
@@ -127,10 +130,11 @@ def stop_listening(tx: Transaction, uid: str, now_ms: int) -> None:
         wake_key(tx, attempt.idempotency_key, now_ms)
 
 
-def resolve(tx: Transaction, uid: str, choice: str, *, worst: Cost | None, certain: bool, now_ms: int) -> None:
+def resolve(tx: Transaction, uid: str, choice: str, *, worst: Cost | None, certain: bool, now_ms: int) -> Charge | None:
     """Policy or a person decides an ambiguous attempt; its worst case is booked as an estimate until evidence comes.
 
     `certain`: the lane's price is stated as 0, so the worst case is no estimate. Deciding twice changes nothing.
+    Returns what is to be posted of it.
     """
     cost = to_micro(worst.usd) if worst is not None else None
     estimate = int(cost is not None and not certain)
@@ -139,6 +143,7 @@ def resolve(tx: Transaction, uid: str, choice: str, *, worst: Cost | None, certa
         assert attempt is not None
         note(tx, now_ms, "resolve", job_id=attempt.job_id, data={"attempt": uid, "choice": choice})
         wake_key(tx, attempt.idempotency_key, now_ms)
+    return owed(tx, uid)
 
 
 def give(tx: Transaction, job: Fence, then: Then, now_ms: int) -> bool:

@@ -192,6 +192,26 @@ SELECT floor_seq, attempts_made, attempts_granted FROM job WHERE id = :job_id
 SELECT seq, uid, job_id, owner, listener, lane, idempotency_key, fingerprint, outcome, resolution
 FROM attempt WHERE uid = :uid
 
+-- name: owed
+-- What one attempt costs, if that is decided and not posted yet. An attempt whose end is unknown is an estimate.
+SELECT uid, lane, started_ms, cost, CASE WHEN outcome = 'ambiguous' THEN 1 ELSE 0 END AS is_estimate
+FROM attempt WHERE uid = :uid AND posted = 0 AND (outcome <> 'ambiguous' OR resolution IS NOT NULL)
+
+-- name: unposted
+-- The same of all attempts. An undecided one keeps its reservation.
+SELECT seq, uid, lane, started_ms, cost, CASE WHEN outcome = 'ambiguous' THEN 1 ELSE 0 END AS is_estimate
+FROM attempt WHERE posted = 0 AND (outcome <> 'ambiguous' OR resolution IS NOT NULL) AND seq > :after
+ORDER BY seq LIMIT :limit
+
+-- name: mark_posted
+-- Only while the ledger still says what was posted: evidence may have come in between.
+UPDATE attempt SET posted = 1
+WHERE uid = :uid AND posted = 0 AND (outcome <> 'ambiguous' OR resolution IS NOT NULL)
+  AND cost IS NOT DISTINCT FROM :cost AND CASE WHEN outcome = 'ambiguous' THEN 1 ELSE 0 END = :is_estimate
+
+-- name: recorded
+SELECT uid FROM attempt WHERE uid IN {list keys}
+
 -- name: end_attempt
 -- By uid, by whoever has the evidence. Evidence replaces "ambiguous"; nothing replaces evidence.
 UPDATE attempt SET outcome = :outcome, ended_ms = :now_ms, resolution = :resolution, listener = NULL, code = :code,
@@ -360,6 +380,17 @@ DELETE FROM lane_state WHERE lane = :lane
 
 -- name: lane_states
 SELECT lane, closed_until_ms, reason, closed_by, since_ms FROM lane_state ORDER BY lane
+
+-- name: stops
+SELECT scope, lane, since_ms, origin FROM stop ORDER BY scope, lane
+
+-- name: begin_stop
+INSERT INTO stop (scope, lane, since_ms, origin) VALUES (:scope, :lane, :since_ms, :origin)
+ON CONFLICT (scope, lane) DO NOTHING
+RETURNING scope
+
+-- name: end_stop
+DELETE FROM stop WHERE scope = :scope AND lane = :lane
 
 -- ----------------------------------------------------------------------------------------------------------- feed
 

@@ -13,11 +13,12 @@ from millpond.db.database import Database, Transaction
 from millpond.db.migrations import read_folder
 from millpond.db.sqlite import SqliteDatabase
 from millpond.db.statements import load
-from millpond.rules.effects import Ending, Instead, Recorded, Then
+from millpond.rules.effects import Charge, Ending, Instead, Recorded, Then
 from millpond.rules.errors import KeyConflict, LeaseLost
 from millpond.rules.job import Lease, OwnerRow, Receipt
 from millpond.rules.price import Cost
-from millpond.store import lanes, ledger, persons, settle
+from millpond.rules.stops import Stops, Wanted
+from millpond.store import accounts, lanes, ledger, persons, settle, stops
 from millpond.store import lease as leasing
 from millpond.store import reclaim as owners
 from millpond.store.enqueue import CHUNK_REQUESTS, Asked, enqueue, open_submission
@@ -57,8 +58,10 @@ class Store(Reader):
 
     def __init__(self, db: Database, now_ms: Callable[[], int]) -> None:
         super().__init__(db, now_ms)
-        if db.read(lambda tx: tx.one("meta", name=QUEUE_UUID)) is None:  # looking at a queue needs no write lock
-            db.write(lambda tx: tx.all("set_meta_once", name=QUEUE_UUID, value=uuid4().hex), full=False)
+        if (row := db.read(_named)) is None:  # looking at a queue needs no write lock
+            db.write(lambda tx: tx.all("set_meta_once", name=QUEUE_UUID, value=uuid4().hex))
+            row = db.read(_named)
+        self.uuid: str = row.value
 
     # --- the door ---------------------------------------------------------------------------------------------------
 
@@ -136,6 +139,7 @@ class Store(Reader):
         route: leasing.NextLane | None = None,
         registry: Mapping[str, Any] | None = None,
         serial: Collection[str] = (),
+        free_lanes: Collection[str] = (),
     ) -> list[Lease]:
         """Lease what ranks first: `limit` in all, `room[lane]` of a lane. Raises LeaseLost for a dead owner."""
         return self.db.write(
@@ -150,13 +154,17 @@ class Store(Reader):
                 route=route,
                 registry=registry,
                 serial=serial,
+                free_lanes=free_lanes,
             ),
             full=False,
         ).leases
 
-    def record(self, lease: Lease, uid: str, lane: str, tier: str = "free") -> Recorded | Instead:
+    def record(
+        self, lease: Lease, uid: str, lane: str, tier: str = "free", free_lanes: Collection[str] = ()
+    ) -> Recorded | Instead:
         """Write the ledger row before the call. Instead: send nothing, the job was moved. Raises LeaseLost."""
-        return self.db.write(partial(ledger.record, lease=lease, uid=uid, lane=lane, tier=tier, now_ms=self.now_ms()))
+        verb = partial(ledger.record, lease=lease, uid=uid, lane=lane, tier=tier, free_lanes=free_lanes)
+        return self.db.write(partial(verb, now_ms=self.now_ms()))
 
     def settle(self, uid: str, ending: Ending, then: Then, *, lane: str, lease: Lease | None) -> Settled:
         """End an attempt on evidence; see `settle.settle`."""
@@ -173,9 +181,9 @@ class Store(Reader):
         """End a hold whose listener's own clock has run out."""
         self.db.write(partial(settle.stop_listening, uid=uid, now_ms=self.now_ms()))
 
-    def resolve(self, uid: str, choice: str, *, worst: Cost | None = None, certain: bool = False) -> None:
-        """Decide an ambiguous attempt, booking its worst case as an estimate."""
-        self.db.write(
+    def resolve(self, uid: str, choice: str, *, worst: Cost | None = None, certain: bool = False) -> Charge | None:
+        """Decide an ambiguous attempt, booking its worst case as an estimate. What is to be posted of it."""
+        return self.db.write(
             partial(settle.resolve, uid=uid, choice=choice, worst=worst, certain=certain, now_ms=self.now_ms())
         )
 
@@ -185,6 +193,20 @@ class Store(Reader):
             partial(settle.give, job=fence(lease), then=then, now_ms=self.now_ms()), full=then.move == "fail"
         ):
             raise LeaseLost(ledger.lost(lease))
+
+    # --- what the spend book must know ------------------------------------------------------------------------------
+
+    def unposted(self, after: int, limit: int) -> tuple[list[Charge], int]:
+        """A page of charges that the spend book may not have, and the cursor to go on from."""
+        return self.db.read(partial(accounts.unposted, after=after, limit=limit))
+
+    def mark_posted(self, charges: Iterable[Charge]) -> None:
+        """Mark charges as posted that are still what the ledger says. If that is lost, they are posted once more."""
+        _all_done(self.db.write_all([partial(accounts.mark_posted, charge=one) for one in charges], full=False))
+
+    def never_recorded(self, owners: Mapping[str, str]) -> list[str]:
+        """Those of some attempts (uid -> its owner) whose owner is dead and never recorded them."""
+        return self.db.read(partial(accounts.never_recorded, owners=owners))
 
     # --- owners -----------------------------------------------------------------------------------------------------
 
@@ -238,9 +260,21 @@ class Store(Reader):
         """Open a lane, whoever closed it."""
         self.db.write(partial(lanes.open_lane, lane=lane))
 
+    def stop(self, wanted: Iterable[Wanted], *, origin: str) -> Stops:
+        """Let nothing more be leased or recorded on these lanes until a person says so."""
+        return self.db.write(partial(stops.stop, wanted=list(wanted), origin=origin, now_ms=self.now_ms()))
 
-def _all_done(outcomes: Iterable[persons.Moved | Exception]) -> list[persons.Moved]:
-    done: list[persons.Moved] = []
+    def resume(self, wanted: Iterable[Wanted], *, origin: str) -> Stops:
+        """End stops; `all` ends every one."""
+        return self.db.write(partial(stops.resume, wanted=list(wanted), origin=origin, now_ms=self.now_ms()))
+
+
+def _named(tx: Transaction) -> Any:
+    return tx.one("meta", name=QUEUE_UUID)
+
+
+def _all_done(outcomes: Iterable[T | Exception]) -> list[T]:
+    done: list[T] = []
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome

@@ -31,6 +31,8 @@ VERBS = {
     "report": ("report", "What the ledger adds up to: tokens, money, rework."),
     "retry": ("persons", "Ask again for failed or cancelled jobs."),
     "cancel": ("persons", "Cancel jobs."),
+    "stop": ("stopping", "Let nothing more be sent: on all lanes, those that may cost, or some."),
+    "resume": ("stopping", "End a stop: lanes take work again."),
     "lanes": ("lanes", "Lanes and their state; open one that is down."),
     "doctor": ("doctor", "Check that everything is in order."),
     "config": ("config", "Show the settings and where they come from."),

@@ -143,6 +143,7 @@ CREATE INDEX attempt_job ON attempt (job_id, seq);
 CREATE INDEX attempt_open_owner ON attempt (owner) WHERE outcome IS NULL;
 CREATE INDEX attempt_listener ON attempt (listener) WHERE listener IS NOT NULL;
 CREATE INDEX attempt_undecided ON attempt (idempotency_key) WHERE outcome = 'ambiguous' AND resolution IS NULL;
+CREATE INDEX attempt_unposted ON attempt (seq) WHERE posted = 0 AND (outcome <> 'ambiguous' OR resolution IS NOT NULL);
 CREATE INDEX attempt_artifact ON attempt (artifact_id) WHERE artifact_id IS NOT NULL;
 
 CREATE TABLE reply (
@@ -169,6 +170,16 @@ CREATE TABLE lane_state (
   reason          TEXT NOT NULL,
   closed_by       TEXT NOT NULL CHECK (closed_by IN ('saturated', 'down', 'person')),
   since_ms        INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- What a person has stopped, until a person resumes it: lease and record read it in their own transaction.
+CREATE TABLE stop (
+  scope    TEXT NOT NULL CHECK (scope IN ('all', 'paid', 'lane')),
+  lane     TEXT NOT NULL,                         -- '' unless the scope is one lane
+  since_ms INTEGER NOT NULL,
+  origin   TEXT NOT NULL,
+  PRIMARY KEY (scope, lane),
+  CHECK ((scope = 'lane') = (lane <> ''))
 ) WITHOUT ROWID;
 
 CREATE TABLE event (

@@ -15,7 +15,7 @@ from typing import Any
 from millpond.engine.listening import Listening
 from millpond.rules import effects as steps
 from millpond.rules.admission import Admitted, LaneLoad, NotNow, admit, room
-from millpond.rules.effects import Effect, Facts, Heard, Instead, Recorded, Silence
+from millpond.rules.effects import Charge, Effect, Facts, Heard, Instead, Recorded, Reserved, Silence
 from millpond.rules.errors import LeaseLost
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Lease, OwnerRow
@@ -23,8 +23,10 @@ from millpond.rules.journey import journey
 from millpond.rules.policy import Policy
 from millpond.rules.router import lanes_for, route_work
 from millpond.rules.verdict import worst_bill
+from millpond.spend.book import SpendBook
 from millpond.store.store import Store
 from millpond.testing.clock import FakeClock
+from millpond.testing.simulation.auditor import Auditor
 from millpond.testing.simulation.calls import Call, Plan, evidence
 from millpond.testing.simulation.witness import Witness
 
@@ -37,20 +39,24 @@ class Ground:
     """What all drainers of one world share."""
 
     store: Store
+    book: SpendBook
     clock: FakeClock
     policy: Policy
     rng: random.Random
     witness: Witness
+    auditor: Auditor
     plan: Callable[[str], Plan]
     """Lane -> what becomes of the call that leaves now."""
     log: Callable[..., None]
+    letters: str = "ad"
+    """What the names of this queue's attempts and of its owners begin with: no two queues of a world give the same."""
     uids: int = 0
     owners: int = 0
 
     def owner(self) -> OwnerRow:
         """A name that nobody had before."""
         self.owners += 1
-        return OwnerRow(f"d{self.owners}", "drainer", "host", self.owners, "boot", self.clock())
+        return OwnerRow(f"{self.letters[1]}{self.owners}", "drainer", "host", self.owners, "boot", self.clock())
 
 
 class Flight:
@@ -68,6 +74,7 @@ class Flight:
         self._course: Generator[Effect, Any, None] = journey(lease, ground.policy, order)
         self.next: Effect | None = next(self._course, None)
         self._is_waiting = False
+        self._has_posted = False
 
     def can_go(self, now_ms: int) -> bool:
         """Whether the next step does not only wait."""
@@ -78,6 +85,11 @@ class Flight:
     def waits(self) -> bool:
         """Whether its call is under way."""
         return self._is_waiting
+
+    @property
+    def may_be_dropped(self) -> bool:
+        """Whether its task may die alone: a worker's steps from the reservation to the ledger row are one call."""
+        return not isinstance(self.next, steps.Record | steps.Release)
 
     def next_ms(self) -> int | None:
         """When its waiting ends; None if it does not wait."""
@@ -90,37 +102,54 @@ class Flight:
         """Perform the next effect; one that only waits is asked again later."""
         assert self.next is not None
         try:
-            answer = PERFORM[type(self.next)](self, self.next)
-        except LeaseLost:
-            self._.log("lease lost", self.lease.job_id)
-            self._course.close()
-            self.next = None
-            return
-        if answer is WAITING:
-            return
-        try:
-            self.next = self._course.send(answer)
-        except StopIteration:
+            try:
+                answer = PERFORM[type(self.next)](self, self.next)
+            except LeaseLost as lost:
+                self._.log("lease lost", self.lease.job_id)
+                self.next = self._course.throw(lost)
+            else:
+                if answer is not WAITING:
+                    self.next = self._course.send(answer)
+        except (StopIteration, LeaseLost):
             self.next = None
 
     def look_back(self, _: steps.LookBack) -> Facts:
         return self._.store.look_back(self.lease)
 
-    def resolve(self, effect: steps.Resolve) -> None:
+    def resolve(self, effect: steps.Resolve) -> Charge | None:
         lane = self._.policy.lanes[effect.lane]
         worst = worst_bill(self.lease.work, lane, self._.clock())
-        self._.store.resolve(effect.uid, effect.choice, worst=worst, certain=lane.price.kind == "free")
+        return self._.store.resolve(effect.uid, effect.choice, worst=worst, certain=lane.price.kind == "free")
 
     def admit(self, effect: steps.Admit) -> Admitted | NotNow:
         return admit(load(self._.store, effect.lane, 0), self._.clock())
 
-    def record(self, effect: steps.Record) -> Recorded | Instead:
+    def reserve(self, effect: steps.Reserve) -> Reserved:
         self._.uids += 1
+        uid, lane = f"{self._.letters[0]}{self._.uids}", self._.policy.lane(effect.lane)
+        worst = worst_bill(self.lease.work, lane, self._.clock())
+        self._.book.reserve(uid, self.lease.owner, lane.name, worst)
+        return Reserved(uid)
+
+    def release(self, effect: steps.Release) -> None:
+        self._.book.release(effect.uid)
+
+    def post(self, effect: steps.Post) -> Any:
+        """Two transactions, so two steps: in the book, then in the ledger."""
+        if not self._has_posted:
+            self._.book.post([effect.charge])
+            self._has_posted = True
+            return WAITING
+        self._.store.mark_posted([effect.charge])
+        self._has_posted = False
+        return None
+
+    def record(self, effect: steps.Record) -> Recorded | Instead:
         lane = self._.policy.lane(effect.lane)
-        recorded = self._.store.record(self.lease, f"a{self._.uids}", lane.name, lane.tier)
+        recorded = self._.store.record(self.lease, effect.uid, lane.name, lane.tier, self._.policy.free_lanes)
         if isinstance(recorded, Recorded):
             self.uid = recorded.uid
-            self._.witness.recorded(recorded.uid, self.lease, self._.clock())
+            self._.witness.recorded(recorded.uid, self.lease, lane.name, self._.clock())
         return recorded
 
     def call(self, effect: steps.Call) -> Any:
@@ -134,6 +163,7 @@ class Flight:
         call = Call(self.uid, effect.lane, seen, ends_ms=now_ms + plan.takes_ms)
         self._.log("sent", self.uid, self.lease.idempotency_key, effect.lane, plan.kind, f"{plan.takes_ms} ms")
         self._.witness.sent(call)
+        self._.auditor.leaves(self.uid)
         return self._wait(effect.soft_timeout_ms)
 
     def detach(self, effect: steps.Detach) -> None:
@@ -148,11 +178,12 @@ class Flight:
         self._.store.stop_listening(self.uid)
         self._.witness.held(self.uid, self._.clock())
 
-    def settle(self, effect: steps.Settle) -> None:
+    def settle(self, effect: steps.Settle) -> Charge | None:
         self._.witness.delivered(self.uid, effect.ending)
         lease = None if self.detached else self.lease
         settled = self._.store.settle(self.uid, effect.ending, effect.then, lane=effect.lane, lease=lease)
         self._.log("settled", self.uid, effect.ending.outcome, "accepted" if settled.accepted else "")
+        return settled.charge
 
     def give(self, effect: steps.Give) -> None:
         self._.store.give(self.lease, effect.then)
@@ -181,12 +212,15 @@ PERFORM: dict[type[Any], Callable[[Flight, Any], Any]] = {
     steps.LookBack: Flight.look_back,
     steps.Resolve: Flight.resolve,
     steps.Admit: Flight.admit,
+    steps.Reserve: Flight.reserve,
+    steps.Release: Flight.release,
     steps.Record: Flight.record,
     steps.Call: Flight.call,
     steps.Detach: Flight.detach,
     steps.Listen: Flight.listen,
     steps.StopListening: Flight.stop_listening,
     steps.Settle: Flight.settle,
+    steps.Post: Flight.post,
     steps.Give: Flight.give,
 }
 
@@ -259,10 +293,13 @@ class Drainer:
                 fair_every=policy.fair_every,
                 route=partial(route_work, policy=policy),
                 serial=[lane.name for lane in policy.lanes.values() if lane.serial],
+                free_lanes=policy.free_lanes,
             )
         except LeaseLost:
             self.take_new_name()
             return 0
+        for lease in leases:
+            ground.witness.leased(lease)
         self.flights += [Flight(ground, lease, self.may_send) for lease in leases]
         return len(leases)
 

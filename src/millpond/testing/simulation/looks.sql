@@ -10,7 +10,7 @@ SELECT id, submission_id, job_id, disposition, withdrawn_ms FROM request ORDER B
 
 -- name: attempts
 SELECT seq, uid, job_id, owner, listener, lane, idempotency_key, fingerprint, outcome, resolution, hold_until_ms,
-  tokens_in, tokens_out, cost, cost_is_estimate, artifact_id
+  tokens_in, tokens_out, cost, cost_is_estimate, posted, artifact_id
 FROM attempt ORDER BY seq
 
 -- name: artifacts

@@ -12,7 +12,7 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,15 +21,20 @@ from pathlib import Path
 from typing import Any
 
 from millpond.db.migrations import read_folder
+from millpond.db.sqlite import APPLICATION_ID as QUEUE_ID
 from millpond.db.sqlite import SqliteDatabase
 from millpond.db.statements import load
+from millpond.engine.bookkeeping import keep_book, try_to_post
 from millpond.engine.drain import TEND_MS
 from millpond.rules.admission import Closing
 from millpond.rules.effects import ACCEPT, Heard
 from millpond.rules.errors import KeyConflict
-from millpond.rules.job import Prompt, Receipt
+from millpond.rules.job import Lease, Prompt, Receipt
 from millpond.rules.policy import Policy
+from millpond.rules.stops import Whole, wanted
 from millpond.rules.verdict import end
+from millpond.spend.book import APPLICATION_ID, SpendBook
+from millpond.spend.book import RESOURCES as BOOK_RESOURCES
 from millpond.store.bodies import dump_work
 from millpond.store.enqueue import Asked
 from millpond.store.lanes import close_lane
@@ -37,6 +42,7 @@ from millpond.store.persons import Whose
 from millpond.store.store import RESOURCES, Store, open_sqlite
 from millpond.testing.clock import DAWN_MS, FakeClock
 from millpond.testing.simulation import calls
+from millpond.testing.simulation.auditor import Auditor
 from millpond.testing.simulation.calls import Kind, Plan
 from millpond.testing.simulation.drainer import Drainer, Flight, Ground
 from millpond.testing.simulation.witness import PromiseBroken, Witness, look
@@ -70,11 +76,15 @@ class World:
         rng: random.Random | None = None,
         kinds: Mapping[Kind, float] = calls.WEIGHTS,
         trace: Callable[[str], object] | None = None,
+        beside: World | None = None,
     ) -> None:
-        """`rng` is the seed's chance, if some of it was drawn before; `kinds` say how often calls end in which way."""
+        """`rng` is the seed's chance, if some of it was drawn before; `kinds` say how often calls end in which way.
+
+        `beside` another world this one has its own queue and people, and the same clock, history and spend book.
+        """
         self.rng = rng or random.Random(seed)
-        self.history = Run(seed)
-        self.clock = FakeClock()
+        self.history = Run(seed) if beside is None else beside.history
+        self.clock = FakeClock() if beside is None else beside.clock
         memory = MEMORY if os.access(MEMORY, os.W_OK) else None
         self.folder = Path(tempfile.mkdtemp(prefix="millpond-simulate-", dir=memory))
         self.path = self.folder / "queue.db"
@@ -85,14 +95,25 @@ class World:
         """What becomes of the next calls, one after the other; after the last, chance decides."""
         self._skew_ms = 0
         self.store = Store(open_sqlite(self.path, durable=False), lambda: self.clock() + self._skew_ms)
-        self._eye = SqliteDatabase(
-            self.path,
-            statements=load(files("millpond.testing.simulation").joinpath("looks.sql").read_text(encoding="utf-8")),
-            migrations=read_folder(files(RESOURCES).joinpath("schema")),
-            durable=False,
-        )
+        self._eye = _eye(self.path, "looks.sql", RESOURCES)
         self.witness = Witness(self._eye, self.policy)
-        self.ground = Ground(self.store, self.clock, self.policy, self.rng, self.witness, self._plan, self.log)
+        book_path = self.folder / "spend.db" if beside is None else beside.book.path
+        self.book = SpendBook(book_path, self.store.uuid, self.clock, durable=False)
+        self.book.db.checkpoint()  # it is there from the first look on
+        self._book_eye = _eye(book_path, "entries.sql", BOOK_RESOURCES, application_id=APPLICATION_ID)
+        self.auditor = Auditor(self._book_eye, self.store.uuid)
+        self.ground = Ground(
+            self.store,
+            self.book,
+            self.clock,
+            self.policy,
+            self.rng,
+            self.witness,
+            self.auditor,
+            self._plan,
+            self.log,
+            letters="ad" if beside is None else "be",
+        )
         self.drainers = [Drainer(self.ground) for _ in range(self.rng.choice([2, 3, 4]))]
         self.dead: list[Drainer] = []
 
@@ -100,6 +121,8 @@ class World:
         """Close the queue and remove its folder."""
         self.store.close()
         self._eye.close()
+        self.book.close()
+        self._book_eye.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def log(self, what: str, *words: object) -> None:
@@ -124,7 +147,7 @@ class World:
             how = f"job {answer.job_id}{' fresh' if one.fresh else ''}"
             self.log("asked", one.idempotency_key, f"request {answer.request_id}", answer.disposition, how)
             self.witness.acknowledged(answer.request_id, one.idempotency_key, one.fingerprint, answer.disposition)
-        self.witness.check()
+        self._check()
         return answers
 
     def withdraw(self, request_id: int, hold_ms: int) -> None:
@@ -141,7 +164,7 @@ class World:
             self.witness.withdrawn(seen.hanging(job_id, whose), True)
             if all(self.witness.asks[one].withdrawn for one in seen.hanging(job_id)):
                 self._cancelled(job_id, hold_ms)
-        self.witness.check()
+        self._check()
 
     def _cancelled(self, job_id: int, hold_ms: int) -> None:
         for row in self.witness.seen.attempts.values():
@@ -161,7 +184,7 @@ class World:
         if done.moved:
             self.log("retried" if whose is None else "taken back", f"job {job_id}", *meant, lane or "")
             self.witness.withdrawn(meant, False)
-        self.witness.check()
+        self._check()
 
     def replay(self, uid: str) -> None:
         """Hand in once more, without a lease, what a call gave: out of a spool, or by a worker who is not sure."""
@@ -170,15 +193,17 @@ class World:
         ending = end(Heard(call.evidence, self.clock(), 0.0), lane, self.policy)
         self.log("replayed", uid, ending.outcome)
         self.witness.delivered(uid, ending)
-        self.store.settle(uid, ending, ACCEPT, lane=call.lane, lease=None)
-        self.witness.check()
+        settled = self.store.settle(uid, ending, ACCEPT, lane=call.lane, lease=None)
+        if self.rng.random() < 0.5:  # else whoever handed it in died before that
+            try_to_post(self.store, self.book, settled.charge)
+        self._check()
 
     def close_lane(self, lane: str, until_ms: int | None) -> None:
         """A person closes a lane."""
         self.log("closed", lane, until_ms)
         closing = Closing(until_ms, "person: a rest", "person")
         self.store.db.write(partial(close_lane, lane=lane, closing=closing, now_ms=self.clock()))
-        self.witness.check()
+        self._check()
 
     def open_lanes(self) -> int:
         """A person opens what is closed until a person opens it."""
@@ -187,6 +212,22 @@ class World:
             self.log("opened", lane)
             self.store.open_lane(lane)
         return len(closed)
+
+    def stop(self, which: Whole | Iterable[str]) -> None:
+        """A person stops lanes."""
+        self.log("stopped", which)
+        self.store.stop(wanted(which), origin="person")
+        self.witness.stopped |= set(wanted(which))
+        self.witness.check()
+
+    def resume(self, which: Whole | Iterable[str] = "all") -> int:
+        """A person ends stops; how many stood."""
+        ended = self.store.resume(wanted(which), origin="person").changed
+        if ended:
+            self.log("resumed", which)
+        self.witness.stopped -= self.witness.stopped if which == "all" else set(wanted(which))
+        self.witness.check()
+        return len(ended)
 
     def decide(self) -> int:
         """A person answers what waits for one: cancel, then retry pays again. How many."""
@@ -205,7 +246,7 @@ class World:
             self.log(effect, f"job {flight.lease.job_id}/{flight.lease.lease_no}", flight.lease.owner, flight.uid)
         with self._seen_by(next((one for one in self.drainers if flight in one.flights), None)):
             flight.step()
-        self.witness.check(flight.lease)
+        self._check(flight.lease)
 
     def lease(self, drainer: Drainer, most: int = 2) -> int:
         """Let a drainer lease into its free slots."""
@@ -217,7 +258,7 @@ class World:
         if got:
             taken = [f"job {flight.lease.job_id}/{flight.lease.lease_no}" for flight in drainer.flights[-got:]]
             self.log("leased", drainer.owner, *taken)
-        self.witness.check()
+        self._check()
         return got
 
     def tend(self, drainer: Drainer) -> int:
@@ -232,7 +273,7 @@ class World:
                 self.log("reclaimed", other.owner, "dead" if not other.is_alive else "frozen", reclaimed)
                 done += 1
         self.dead = [other for other in self.dead if other.owner in look(self._eye).living]
-        self.witness.check()
+        self._check()
         return done
 
     def _tend_own(self, drainer: Drainer) -> int:
@@ -275,6 +316,12 @@ class World:
         self.log("set its clock", drainer.owner, skew_ms)
         drainer.skew_ms = skew_ms
 
+    def keep_book(self) -> None:
+        """Let a drainer bring the spend book up to the ledger: in the product, next after it has tended."""
+        keep_book(self.store, self.book)
+        self.log("kept the book")
+        self._check()
+
     def crash(self, drainer: Drainer) -> None:
         """A process dies, its calls with it; another comes up."""
         for flight in drainer.flights:
@@ -285,7 +332,7 @@ class World:
         self.drainers.remove(drainer)
         self.dead.append(drainer)
         self.drainers.append(Drainer(self.ground))
-        self.witness.check()
+        self._check()
 
     def freeze(self, drainer: Drainer, for_ms: int, beat_age_ms: int = 0) -> None:
         """A process stands still, some time after its last beat: others may take it for dead, and write so late."""
@@ -324,11 +371,22 @@ class World:
             raise PromiseBroken(f"not quiet after {CALM_ROUNDS} rounds: {self._left()}")
         if left := self._left():
             raise PromiseBroken(f"stuck for ever: {left}")
+        self.check_end()
+
+    def check_end(self) -> None:
+        """At rest nothing is left open, and the book says what the ledger says."""
         self.witness.check_end()
+        self.auditor.check(self.witness.seen)
+        self.auditor.check_end(self.witness.seen)
+
+    def _check(self, moved_by: Lease | None = None) -> None:
+        """Hold what is now against what was promised, after each step."""
+        self.witness.check(moved_by)
+        self.auditor.check(self.witness.seen)
 
     def _round(self) -> int:
         """Everything that can be done now, once. How much that was."""
-        done = self.open_lanes() + self.decide()
+        done = self.open_lanes() + self.resume() + self.decide()
         for drainer in self.drainers:
             if not drainer.is_awake():
                 continue
@@ -337,6 +395,7 @@ class World:
                 self.fly(flight)
                 done += 1
             drainer.land()
+        self.keep_book()
         return done
 
     def next_ms(self) -> int | None:
@@ -358,6 +417,18 @@ class World:
                 for job in self.witness.seen.jobs.values() if job.live]  # fmt: skip
         return left + [f"{drainer.owner} at {type(one.next).__name__}" for drainer in self.drainers
                        for one in drainer.flights]  # fmt: skip
+
+
+def _eye(path: Path, statements: str, room: str, application_id: int = QUEUE_ID) -> SqliteDatabase:
+    """A connection of the simulation's own, to look with."""
+    text = files("millpond.testing.simulation").joinpath(statements).read_text(encoding="utf-8")
+    return SqliteDatabase(
+        path,
+        statements=load(text),
+        migrations=read_folder(files(room).joinpath("schema")),
+        durable=False,
+        application_id=application_id,
+    )
 
 
 def asked(key: str, work: str = "", **wishes: Any) -> Asked:
