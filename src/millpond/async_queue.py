@@ -197,6 +197,8 @@ class AsyncQueue:
     unpin = _awaited(Queue.unpin)
     reconcile = _awaited(Queue.reconcile)
     resume_lane = _awaited(Queue.resume_lane)
+    stop = _awaited(Queue.stop)
+    resume = _awaited(Queue.resume)
 
     async def drain(
         self,

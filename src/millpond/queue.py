@@ -30,6 +30,7 @@ from millpond.report.estimate import Estimate
 from millpond.report.report import Report
 from millpond.report.status import Status
 from millpond.report.summary import Summary
+from millpond.rules import stops
 from millpond.rules.errors import LockHeld, UsageError
 from millpond.rules.filters import parse
 from millpond.rules.html import table
@@ -48,6 +49,7 @@ from millpond.rules.job import (
 )
 from millpond.rules.numbers import seconds, whole_number
 from millpond.rules.policy import Policy
+from millpond.rules.stops import Stops, Whole
 from millpond.rules.times import instant_ms
 from millpond.rules.verdict import worst_of
 from millpond.settings.home import make_home
@@ -431,6 +433,30 @@ class Queue:
         if name not in self.store.closed_lanes():
             self.policy.lane(name)
         self.store.open_lane(name)
+
+    def stop(self, which: Whole | Iterable[str] = "all", *, origin: str = "api") -> Stops:
+        """Let nothing more be sent until `resume`: on all lanes, on those that may cost (`"paid"`), or on some by name.
+
+        Durable. Once it has returned, no drain and no worker leases or records a job there; calls in flight go on to
+        their end, and a job that was leased and not yet sent is given back untouched. A lane whose price is not known
+        may cost. What is stopped already stays so. Raises UnknownLane.
+        """
+        wanted = stops.wanted(which)
+        for _, lane in wanted:
+            if lane is not None:
+                self.policy.lane(lane)
+        return self.store.stop(wanted, origin=origin)
+
+    def resume(self, which: Whole | Iterable[str] = "all", *, origin: str = "api") -> Stops:
+        """End stops: every one (`"all"`), the one of the lanes that may cost, or those of lanes by name.
+
+        What is not stopped stays so, and what still stands is said. Raises UnknownLane.
+        """
+        wanted, stopped = stops.wanted(which), {stop.lane for stop in self.store.stops()}
+        for _, lane in wanted:
+            if lane is not None and lane not in stopped:  # one that has left the policy may still be resumed
+                self.policy.lane(lane)
+        return self.store.resume(wanted, origin=origin)
 
     # --- draining -------------------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from millpond.engine.clock import boot_ms, wall_ms
 from millpond.engine.drain import Drainer, Until
-from millpond.engine.owner import Owner
 from millpond.engine.perform import Happening
+from millpond.engine.tenure import Tenure
 from millpond.report.summary import Summary
 from millpond.rules.identity import fingerprint
 from millpond.rules.job import Prompt
@@ -58,14 +58,19 @@ class Mill:
         ]
         return [receipt.job_id for receipt in self.store.enqueue_all(asked, name=None, source="test")]
 
-    def drainer(self, *lanes: ScriptedLane, boot_ms: Callable[[], int] = boot_ms, **policy: Any) -> Drainer:
-        owner = Owner(self.folder, "drainer", wall_ms())
-        self.store.enlist(owner.row)
+    def drainer(
+        self,
+        *lanes: ScriptedLane,
+        boot_ms: Callable[[], int] = boot_ms,
+        beat_ms: Callable[[], int] = boot_ms,
+        **policy: Any,
+    ) -> Drainer:
         policy.setdefault("backoff", Backoff(1, 5))
         policy.setdefault("idle_exit_ms", 200)
         names = {lane.policy.name: lane for lane in lanes}
         made = Policy(lanes={name: lane.policy for name, lane in names.items()}, **policy)
-        return Drainer(self.store, made, names, owner.uuid, book=self.book, tell=self.tell, boot_ms=boot_ms)
+        self.owner = Tenure(self.store, self.folder, "drainer", lease_ms=made.lease_ms, boot_ms=beat_ms)
+        return Drainer(self.store, made, names, self.owner, book=self.book, tell=self.tell, boot_ms=boot_ms)
 
     def drain(self, *lanes: ScriptedLane, until: Until | None = None, **policy: Any) -> Summary:
         return asyncio.run(self.drainer(*lanes, **policy).run(until))

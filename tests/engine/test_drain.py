@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from mill_of_one import Mill, during, free, paid
 
-from millpond.engine.clock import wall_ms
 from millpond.engine.drain import Drainer, Until
-from millpond.engine.owner import Owner
+from millpond.engine.tenure import Tenure
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Prompt, Reply, Usage
 from millpond.rules.policy import LanePolicy, Policy
@@ -277,10 +276,8 @@ def test_a_fault_in_looking_after_others_stops_the_drain_and_is_told(mill: Mill)
         raise AssertionError("an invariant")
 
     lane = free()
-    owner = Owner(mill.folder, "drainer", wall_ms())
-    mill.store.enlist(owner.row)
-    drainer = Drainer(
-        mill.store, Policy(lanes={"free": lane.policy}), {"free": lane}, owner.uuid, book=mill.book, tend=broken
-    )
+    owner = Tenure(mill.store, mill.folder, "drainer", lease_ms=60_000)
+    policy = Policy(lanes={"free": lane.policy})
+    drainer = Drainer(mill.store, policy, {"free": lane}, owner, book=mill.book, tend=broken)
     with pytest.raises(AssertionError, match="an invariant"):
         asyncio.run(drainer.run(Until(daemon=True)))

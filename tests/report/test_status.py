@@ -6,26 +6,19 @@ import socket
 from pathlib import Path
 
 import pytest
+from standing import build
 
 from millpond.engine.owner import Holder
-from millpond.report import status
-from millpond.report.status import UNATTENDED_MS, Status
+from millpond.report.status import UNATTENDED_MS
 from millpond.rules.admission import Closing
 from millpond.rules.job import OwnerRow
 from millpond.rules.policy import LanePolicy, Policy
-from millpond.spend.book import SpendBook
 from millpond.store import reader
-from millpond.store.store import Store
 from millpond.testing.store_scene import Scene
 
 POLICY = Policy(lanes={"free": LanePolicy("free", max_in_flight=4), "paid": LanePolicy("paid", serial=True),
                        "spare": LanePolicy("spare", enabled=False)})  # fmt: skip
 HOLDER = Holder(4242, "host", 1_800_000_000_000)
-
-
-def build(store: Store, policy: Policy, drainer: Holder | None) -> Status:
-    """How a queue stands that never reserved anything."""
-    return status.build(store, SpendBook(Path("no/such/book"), store.uuid, store.now_ms), policy, drainer)
 
 
 def test_lanes_say_how_they_stand_and_why(scene: Scene) -> None:
@@ -110,7 +103,7 @@ def test_what_waits_for_a_persons_word_is_told(scene: Scene) -> None:
     [lease] = scene.store.lease(scene.worker, {"free": 1}, 1)
     scene.store.give(lease, Then("ask"))
     [need] = build(scene.store, POLICY, HOLDER).needs_you
-    assert (need.name, need.next) == ("asked", "millpond jobs state:asked")
+    assert (need.name, need.next) == ("asked", "millpond jobs state:asked, then millpond decide ID pin|same|fail")
     assert need.words == "1 job waiting for your word after an unknown outcome"
 
 

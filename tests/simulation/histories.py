@@ -289,15 +289,96 @@ def a_person_decides_what_was_asked(world: World) -> None:
 
 
 def a_drainer_that_was_given_up_leases_under_a_new_name(world: World) -> None:
-    """It only slept. Under its old name it would hold what everybody takes for nobody's."""
-    zombie, heir, *_ = world.drainers
+    """Rightly or not, and it does not know. Under its old name it would hold what everybody takes for nobody's."""
+    zombie, *_ = world.drainers
     job, name = ask(world), zombie.owner
-    world.freeze(zombie, 20_000)
-    world.pass_time(LEASE_MS)
-    world.tend(heir)
-    world.pass_time(5_000)
+    world.store.reclaim(name, max_leases_lost=world.policy.max_leases_lost)
     assert (world.lease(zombie, 1), zombie.owner == name) == (0, False)
     finish(world, in_flight(world, zombie, job, OK))
+    world.calm()
+
+
+def a_drainer_whose_beat_is_old_sends_nothing(world: World) -> None:
+    """Its lease is young, its beat is not: others may take its job at any time, and the ledger does not say so yet."""
+    zombie, *_ = world.drainers
+    job = ask(world)
+    flight = until(world, take(world, zombie, job), steps.Call)
+    world.freeze(zombie, 12_000, beat_age_ms=5_000)
+    world.pass_time(12_000)
+    finish(world, flight)
+    assert not world.witness.calls
+    world.calm()
+    assert state(world, job) == "done"
+
+
+def a_drainer_that_slept_is_not_known_by_its_old_name(world: World) -> None:
+    """Whoever saw its beat stand still writes so only when it has long woken, and is at work again."""
+    zombie, *_ = world.drainers
+    job, name = ask(world), zombie.owner
+    world.freeze(zombie, 20_000)
+    world.pass_time(20_000)
+    call = in_flight(world, zombie, job, OK)
+    assert call.lease.owner != name
+    world.store.reclaim(name, max_leases_lost=world.policy.max_leases_lost)
+    world.witness.check()
+    finish(world, call)
+    assert (state(world, job), answered_by(world, job)) == ("done", call.uid)
+    world.calm()
+
+
+def a_drainer_that_slept_unseen_keeps_its_calls(world: World) -> None:
+    """Nobody gave it up: what it calls and what it listens to goes on under its new name, and is paid for once."""
+    sleeper, heir, *_ = world.drainers
+    called, listened, leased = ask(world, "a"), ask(world, "b"), ask(world, "c")
+    world.lease(sleeper, 8)
+    flights = {flight.lease.job_id: flight for flight in sleeper.flights}
+    world.plans += [Plan("slow", 19_000), Plan("late", 22_000)]
+    for job in (called, listened):
+        world.fly(until(world, flights[job], steps.Call))
+    world.cancel(listened, HOLD_MS)
+    again = ask(world, "b")
+    world.freeze(sleeper, 16_000)
+    world.pass_time(16_000)
+    world.tend(sleeper)
+    assert (state(world, called), state(world, again), state(world, leased)) == ("leased", "waiting/held", "ready")
+    world.tend(heir)
+    for job in (called, listened):
+        finish(world, flights[job])
+    finish(world, flights[leased])
+    assert [state(world, job) for job in (called, again)] == ["done", "done"]
+    assert len(world.witness.calls) == 2
+    world.calm()
+
+
+def a_clock_that_is_set_forward_ends_no_hold(world: World) -> None:
+    """By the time on the wall the hold is long over; by the listener's own clock it has just begun."""
+    listener, other, *_ = world.drainers
+    job = ask(world)
+    call = in_flight(world, listener, job, LATE)
+    world.cancel(job, HOLD_MS)
+    again = ask(world)
+    for drainer in (listener, other):
+        world.set_clock(drainer, 3_600_000)
+    world.tend(listener)
+    if world.lease(other, 8):
+        until(world, other.flights[0], steps.Call)
+    finish(world, call)
+    assert (state(world, again), answered_by(world, again)) == ("done", call.uid)
+    world.calm()
+
+
+def a_lease_whose_task_died_is_taken_back_by_its_owner(world: World) -> None:
+    """The process lives, so nobody else may judge."""
+    owner, other, *_ = world.drainers
+    job = ask(world)
+    world.drop(owner, in_flight(world, owner, job, OK))
+    world.pass_time(LEASE_MS - 1)
+    world.tend(owner)
+    world.tend(other)
+    assert state(world, job) == "leased"
+    world.pass_time(1)
+    world.tend(owner)
+    assert state(world, job) == "ready", f"job {job} is leased for ever to a task that died"
     world.calm()
 
 
@@ -416,6 +497,19 @@ def two_queues_on_one_book_leave_each_other_alone(world: World) -> None:
         neighbour.close()
 
 
+def a_call_of_the_dead_is_held_where_the_lane_remembers(world: World) -> None:
+    """Its process dies while the call is under way: nobody hears the reply, and the lane has it soon."""
+    first, second, *_ = world.drainers
+    call = in_flight(world, first, job := ask(world), OK)
+    world.crash(first)
+    world.tend(second)
+    assert state(world, job) == "waiting/held", "it is held no more, though its lane will remember"
+    world.pass_time(OK.takes_ms)
+    world.tend(second)
+    assert (state(world, job), answered_by(world, job)) == ("done", call.uid)
+    world.calm()
+
+
 def a_hold_outlives_its_listener_where_the_lane_remembers(world: World) -> None:
     """Detached, and then its process dies: nobody hears the reply, and the lane has it soon."""
     first, second, *_ = world.drainers
@@ -472,6 +566,20 @@ def a_person_decides_what_is_still_held(world: World) -> None:
     world.calm()
 
 
+def what_is_leased_and_not_sent_when_a_person_stops_it_goes_back(world: World) -> None:
+    """Leased before the stop, and about to write its row after it; the lane in question may cost."""
+    first, second, *_ = world.drainers
+    job = ask(world, lane="paid")
+    flight = until(world, take(world, first, job), steps.Record)
+    world.stop("paid")
+    finish(world, flight)
+    seen = world.witness.seen
+    assert (flight.uid, state(world, job), seen.jobs[job].attempts_made) == ("", "ready", 0)
+    assert world.lease(second, 8) == 0
+    world.resume("paid")
+    world.calm()
+
+
 HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
     one.__name__: (one, policy)
     for one, policy in [
@@ -488,6 +596,11 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (evidence_is_not_replaced, two_lanes()),
         (a_person_decides_what_was_asked, two_lanes("ask")),
         (a_drainer_that_was_given_up_leases_under_a_new_name, two_lanes()),
+        (a_drainer_whose_beat_is_old_sends_nothing, two_lanes()),
+        (a_drainer_that_slept_is_not_known_by_its_old_name, two_lanes()),
+        (a_drainer_that_slept_unseen_keeps_its_calls, two_lanes(soft_timeout_ms=None)),
+        (a_clock_that_is_set_forward_ends_no_hold, two_lanes(soft_timeout_ms=None)),
+        (a_lease_whose_task_died_is_taken_back_by_its_owner, two_lanes()),
         (a_call_that_breaks_wakes_who_waits_for_it, two_lanes()),
         (a_late_reply_replaces_an_estimate, two_lanes("same", price=DEAR, max_output_tokens=100)),
         (the_schema_refuses_a_second_open_attempt, two_lanes()),
@@ -495,9 +608,11 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (evidence_that_comes_between_post_and_mark_is_posted, two_lanes("same", price=DEAR, max_output_tokens=100)),
         (who_is_slow_to_post_an_estimate_undoes_no_actual, two_lanes("same", price=DEAR, max_output_tokens=100)),
         (two_queues_on_one_book_leave_each_other_alone, two_lanes()),
+        (a_call_of_the_dead_is_held_where_the_lane_remembers, two_lanes(**REMEMBERS)),
         (a_hold_outlives_its_listener_where_the_lane_remembers, two_lanes(**REMEMBERS)),
         (a_lane_is_asked_before_its_job_fails_for_want_of_another, one_lane(max_attempts=1, hold_ms=NO_HOLD)),
         (a_call_that_left_late_is_not_taken_for_absent, one_lane(hold_ms=LONG_HOLD)),
         (a_person_decides_what_is_still_held, one_lane(max_attempts=1)),
+        (what_is_leased_and_not_sent_when_a_person_stops_it_goes_back, two_lanes()),
     ]
 }

@@ -86,6 +86,8 @@ class Board:
             found["A sleeps"] = self._sleep
         if self._slept in made.witness.seen.living:
             found["B reclaims A"] = self._reclaim
+        if self._drainers[0].owner == self._slept:
+            found["A takes a new name"] = self._drainers[0].take_new_name
         waiting = [at for drainer in self._drainers for flight in drainer.flights if (at := flight.next_ms())]
         if waiting and min(waiting) > now_ms:
             found["time"] = partial(made.pass_time, min(waiting) - now_ms)
@@ -106,8 +108,6 @@ class Board:
         return hash((repr(whole), *(_sorted(value) for value in told.values())))
 
     def _lease(self, drainer: Drainer) -> None:
-        if drainer.owner == self._slept:  # its last beat is old: it leases nothing more under that name
-            drainer.owner = self.world.ground.owner()
         self.world.lease(drainer, 1)
         for flight in drainer.flights:
             flight._course = Heard(flight._course)  # type: ignore[assignment]
@@ -124,6 +124,7 @@ class Board:
 
     def _sleep(self) -> None:
         self._sleeps, self._slept = False, self._drainers[0].owner
+        self.world.freeze(self._drainers[0], LEASE_MS)
         self.world.pass_time(LEASE_MS)
 
     def _reclaim(self) -> None:

@@ -10,12 +10,14 @@ import apsw
 import pytest
 
 from millpond.db.database import Transaction
+from millpond.engine.listening import Listening
 from millpond.rules import effects as steps
 from millpond.rules import journey, recall
 from millpond.spend import book
-from millpond.store import accounts, asking, holds, lease, ledger, reclaim, settle, store
+from millpond.store import accounts, asking, holds, ledger, reclaim, settle, store
+from millpond.store import lease as leasing
 from millpond.store.settle import Settled
-from millpond.testing.simulation.drainer import PERFORM
+from millpond.testing.simulation.drainer import PERFORM, Drainer
 from millpond.testing.simulation.world import World
 
 Remove = Callable[[pytest.MonkeyPatch], None]
@@ -167,7 +169,7 @@ def fail_before_a_lane_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         found = past(*args)
         return replace(found, undecided=tuple(replace(one, recallable_ms=None) for one in found.undecided))
 
-    monkeypatch.setattr(lease, "read_past", lamed)
+    monkeypatch.setattr(leasing, "read_past", lamed)
 
 
 def take_silence_for_proof(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,6 +192,39 @@ def look_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def find_no_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "is_blocking", lambda *_: False)
+
+
+def send_under_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Drainer, "may_send", lambda *_: True)
+
+
+def keep_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Drainer, "stands", lambda _: True)
+
+
+def hold_by_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lamed(self: Listening, *owners: str) -> list[str]:
+        rows = self._store.attempts()
+        now_ms = self._store.now_ms()
+        over = [row.uid for row in rows if row.listener in owners and (row.hold_until_ms or 0) <= now_ms]
+        for uid in over:
+            self._store.stop_listening(uid)
+        return over
+
+    monkeypatch.setattr(Listening, "end_holds", lamed)
+
+
+def let_nothing_lapse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store.Store, "lapse", lambda *_, **__: reclaim.Reclaimed())
+
+
+def stop_no(verb: Any) -> Remove:
+    """A verb that does not look for stops."""
+
+    def take_out(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(verb, "standing", lambda _: ())
+
+    return take_out
 
 
 LOOK = "AND lease_no = :lease_no", "AND :lease_no >= 0"
@@ -271,6 +306,41 @@ REMOVALS: dict[str, Removal] = {
             without_sql(("owner_lives", "AND dead = 0", "")),
             "a_drainer_that_was_given_up_leases_under_a_new_name",
         ),
+        Removal(
+            "Who slept for a lease goes on under a new name",
+            keep_the_name,
+            "a_drainer_that_slept_is_not_known_by_its_old_name",
+        ),
+        Removal(
+            "What was leased under an old name is not sent",
+            send_under_any_name,
+            "a_drainer_whose_beat_is_old_sends_nothing",
+        ),
+        Removal(
+            "A new name inherits the calls under way",
+            without_sql(("inherit_attempts", "AND outcome IS NULL", "AND 0")),
+            "a_drainer_that_slept_unseen_keeps_its_calls",
+        ),
+        Removal(
+            "A new name inherits the leases of these calls",
+            without_sql(("inherit_leases", "AND lease_owner = :old", "AND 0 AND lease_owner = :old")),
+            "a_drainer_that_slept_unseen_keeps_its_calls",
+        ),
+        Removal(
+            "A new name inherits what is listened to",
+            without_sql(("inherit_listening", "listener = :old", "listener = :old AND 0")),
+            "a_drainer_that_slept_unseen_keeps_its_calls",
+        ),
+        Removal(
+            "A hold ends by the clock of its listener, not by the wall's",
+            hold_by_the_wall,
+            "a_clock_that_is_set_forward_ends_no_hold",
+        ),
+        Removal(
+            "An owner takes back its own leases that nobody renews",
+            let_nothing_lapse,
+            "a_lease_whose_task_died_is_taken_back_by_its_owner",
+        ),
         Removal("Enqueue looks for a live job of the key", without_sql(("live_jobs", "AND live = 1", "AND 0"))),
         Removal(
             "Whatever ends an attempt wakes its key's held job",
@@ -284,6 +354,10 @@ REMOVALS: dict[str, Removal] = {
         Removal(
             "Reclaim ends what its owner listened to",
             without_sql(("listened_by", "listener = :owner", "listener = :owner AND 0")),
+        ),
+        Removal("`lease` gives nothing to a lane that a person has stopped", stop_no(leasing)),
+        Removal(
+            "`record` looks for stops", stop_no(ledger), "what_is_leased_and_not_sent_when_a_person_stops_it_goes_back"
         ),
         Removal("Lost leases have a cap", lose_leases_for_ever, "what_kills_its_worker_again_and_again_fails"),
         Removal(
@@ -299,7 +373,11 @@ REMOVALS: dict[str, Removal] = {
             without_sql(("take_back_requests", "OR :ids IS NULL", "OR 1")),
         ),
         Removal("Before the first byte the lease is looked at once more", look_no_more),
-        Removal("A call that its lane can be asked for is held though nobody listens", hold_no_recallable),
+        Removal(
+            "A call that its lane can be asked for is held though nobody listens",
+            hold_no_recallable,
+            "a_call_of_the_dead_is_held_where_the_lane_remembers",
+        ),
         Removal(
             "Such a hold outlives its listener",
             end_holds_with_their_listener,

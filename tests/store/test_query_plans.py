@@ -78,7 +78,7 @@ HOT = {
 }
 """Name -> what its plan must say."""
 
-SMALL_TABLES = {"CONSTANT", "json_each", "lane_state", "owner", "tally"}
+SMALL_TABLES = {"CONSTANT", "json_each", "lane_state", "owner", "stop", "tally"}
 """What may be read whole: never more than a handful of rows."""
 
 REPORT = "the report adds the ledger up, for a person who asks for it"

@@ -17,8 +17,10 @@ from typing import Any
 from millpond.engine.bookkeeping import keep_book
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.happening import Happening
-from millpond.engine.owner import DrainLock, Owner
+from millpond.engine.owner import DrainLock
 from millpond.engine.reconcile import reclaim_dead
+from millpond.engine.tenure import Tenure
+from millpond.engine.watch import Watch
 from millpond.lanes.lane import Lane
 from millpond.report.summary import Summary
 from millpond.rules.errors import LockHeld, UsageError
@@ -54,17 +56,18 @@ class Drains:
     ) -> Generator[Drainer]:
         """A Drainer that holds the drain lock. Raises LockHeld, and QueueUnavailable for a spend book too."""
         hold = _Hold(self._store, self._folder)
-        tend = partial(reclaim_dead, self._store, self._folder, max_leases_lost=policy.max_leases_lost)
+        cap, watch = policy.max_leases_lost, Watch(self._folder)
+        tend = partial(reclaim_dead, self._store, self._folder, max_leases_lost=cap, watch=watch)
         drainer: Drainer | None = None
         try:
             tend()
             keep_book(self._store, self._book)  # opens it, too: where nothing can be reserved, nothing is leased
-            uuid = hold.enlist()
+            owner = hold.enlist(policy)
             drainer = Drainer(
                 self._store,
                 policy,
                 lanes,
-                uuid,
+                owner,
                 book=self._book,
                 registry=registry,
                 tell=tell,
@@ -111,17 +114,16 @@ class _Hold:
     def __init__(self, store: Store, folder: Path) -> None:
         self._store = store
         self._folder = folder
-        self._owner: Owner | None = None
+        self._owner: Tenure | None = None
         self._lock = DrainLock(folder)
         self._pid = os.getpid()
         self._giving = threading.Lock()
         self._lock.take(store.now_ms())
 
-    def enlist(self) -> str:
-        """Become an owner; its uuid."""
-        self._owner = Owner(self._folder, "drainer", self._store.now_ms())
-        self._store.enlist(self._owner.row)
-        return self._owner.uuid
+    def enlist(self, policy: Policy) -> Tenure:
+        """Become an owner."""
+        self._owner = Tenure(self._store, self._folder, "drainer", lease_ms=policy.lease_ms)
+        return self._owner
 
     def stands(self) -> bool:
         """Whether the drain lock is still what others would find."""
@@ -137,7 +139,7 @@ class _Hold:
             owner, self._owner = self._owner, None
             try:
                 if owner is not None:
-                    owner.leave(partial(self._store.reclaim, owner.uuid, died=False))
+                    owner.leave()
             finally:
                 self._lock.release()
 

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One thing that is told. `kind`: `ended` (an attempt), `recalled` (one that its lane was asked for), `done`,
-    `failed`, `held`, `closed`."""
+    """One thing that is told.
+
+    `kind`: `ended` (an attempt), `recalled` (one that its lane was asked for), `done`, `failed`, `held`; of a lane
+    `closed`, `stopped`, `resumed`; also `stopped`: a job that is given back, since its lane was stopped.
+    """
 
     kind: str
     job_id: int | None

@@ -42,7 +42,7 @@ class Performer:
     """Performs the journeys of one drain. `cut` ends every call in flight, which makes them ambiguous.
 
     `accountant` writes into the book as `scribe` does into the store: what many journeys reserve and post while its
-    last commit runs goes out in one.
+    last commit runs goes out in one. `may_send`: whether calls may still leave that were leased under an owner's name.
     `stop` is called when a call was ended by an interrupt of the program, `wake` when a job was let go of before its
     journey ended.
     """
@@ -60,6 +60,7 @@ class Performer:
         rng: random.Random,
         tell: Callable[[Happening], None],
         boot_ms: Callable[[], int],
+        may_send: Callable[[str], bool],
         is_stopping: Callable[[], bool],
         stop: Callable[[], None],
         wake: Callable[[], None],
@@ -74,6 +75,7 @@ class Performer:
         self.rng = rng
         self.tell = tell
         self.boot_ms = boot_ms
+        self.may_send = may_send
         self.is_stopping = is_stopping
         self.stop = stop
         self.wake = wake
@@ -192,20 +194,21 @@ class _Flight:
                 lane=lane.name,
                 tier=lane.tier,
                 recall_hold_ms=hold_ms(lane, self.ground.policy, self.lease.service_class) if asked else None,
+                free_lanes=self.ground.policy.free_lanes,
                 now_ms=self.ground.store.now_ms(),
             )
         )
         if isinstance(recorded, Instead):
             self.ground.tab.done += recorded.by == "answered"
-            words = "by an answer in force" if recorded.by == "answered" else "another call of its key is not decided"
-            kind = "done" if recorded.by == "answered" else "held"
+            kind, words = _INSTEAD[recorded.by]
             self.ground.tell(Happening(kind, self.lease.job_id, lane.name, words))
         return recorded
 
     async def call(self, effect: steps.Call) -> Heard | Silence:
         if self.ground.is_cut:
             return self._unsent(effect.lane, "stopped", "the drain was stopped before the call")
-        if self.ground.boot_ms() - self.taken_boot_ms >= self.ground.policy.lease_ms:
+        is_old = self.ground.boot_ms() - self.taken_boot_ms >= self.ground.policy.lease_ms
+        if is_old or not self.ground.may_send(self.lease.owner):
             # We slept between lease and call (suspend, SIGSTOP): others may have given us up.
             return self._unsent(effect.lane, "lease_too_old", "slept before the call")
         if not await self.ground.scribe.look(partial(self.ground.store.holds, self.lease)):
@@ -350,6 +353,13 @@ class _Flight:
         self.ground.tab.failed += 1
         self.ground.tell(Happening("failed", self.lease.job_id, lane, reason))
 
+
+_INSTEAD = {
+    "answered": ("done", "by an answer in force"),
+    "held": ("held", "another call of its key is not decided"),
+    "stopped": ("stopped", "given back before its call"),
+}
+"""Why no row was written -> the kind and the words that are told."""
 
 _PERFORM: dict[type[Any], Callable[[_Flight, Any], Any]] = {
     steps.LookBack: _Flight.look_back,

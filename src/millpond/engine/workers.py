@@ -14,9 +14,11 @@ from typing import Any
 from uuid import uuid4
 
 from millpond.engine.bookkeeping import keep_book, try_to_post
+from millpond.engine.in_hand import InHand
 from millpond.engine.listening import Listening
-from millpond.engine.owner import Owner
 from millpond.engine.reconcile import reclaim_dead
+from millpond.engine.tenure import Tenure
+from millpond.engine.watch import Watch
 from millpond.lanes.handler import raised, returned
 from millpond.rules.admission import InARow, admit
 from millpond.rules.effects import (
@@ -81,22 +83,42 @@ class Workers:
         self._folder = folder
         self._policy = policy
         self._registry = registry
-        self._owner: Owner | None = None
+        self._tenure: Tenure | None = None
         self._owning = threading.Lock()
-        self._listening = Listening(store.end_own_holds)
+        self._watch = Watch(folder)
+        self._in_hand = InHand(
+            policy.lease_ms,
+            look=self._heed_sleep,
+            end_holds=Listening(store).end_holds,
+            lapse=partial(store.lapse, max_leases_lost=policy.max_leases_lost),
+        )
         self._in_a_row: defaultdict[str, InARow] = defaultdict(InARow)
 
     def lease(self, n: int, *, lanes: Iterable[str] | None = None, owner: str | None = None) -> list[Lease]:
         """Lease up to n jobs. `lanes` are names (None: all of the policy); `owner` another living owner's uuid.
 
-        What dead owners of this host held is taken back first. Raises UnknownLane, LeaseLost for a dead `owner`.
+        What owners of this host held who are gone is taken back first. A lease that is neither recorded nor renewed for
+        the policy's `lease_ms` is taken back from this process too. Raises UnknownLane, LeaseLost for a dead `owner`.
         """
         names = list(lanes) if lanes is not None else list(self._policy.lanes)
         room = {self._policy.lane(name).name: n for name in names}
-        reclaim_dead(self._store, self._folder, max_leases_lost=self._policy.max_leases_lost)
+        cap = self._policy.max_leases_lost
+        reclaim_dead(self._store, self._folder, max_leases_lost=cap, watch=self._watch)
         keep_book(self._store, self._book)
+        if owner is not None:
+            return self._take(owner, room, n)
+        name = self._own()
+        try:
+            leases = self._take(name, room, n)
+        except LeaseLost:  # given up while it slept
+            leases = self._take(self._own(instead_of=name), room, n)
+        for lease in leases:
+            self._in_hand.took(lease)
+        return leases
+
+    def _take(self, owner: str, room: dict[str, int], n: int) -> list[Lease]:
         return self._store.lease(
-            owner or self._own(),
+            owner,
             room or {"": n},
             n,
             wake_rows=self._policy.wake_chunk_rows,
@@ -104,6 +126,7 @@ class Workers:
             route=partial(route_work, policy=self._policy) if room else None,
             registry=self._registry(),
             serial=[lane.name for lane in self._policy.lanes.values() if lane.serial],
+            free_lanes=self._policy.free_lanes,
         )
 
     def record(self, lease: Lease, lane: str | None = None) -> str | None:
@@ -115,8 +138,16 @@ class Workers:
         order = self._order(replace(lease, lane=lane or lease.lane))
         if lane:  # the worker's own word: what routing would have done before that lane is passed over
             lease, order = replace(lease, lane=lane), order[order.index(lane) :]
-        cleared = self._perform(approach(lease, self._with(lease.lane), order), lease)
-        return cleared.recorded.uid if cleared is not None else None
+        self._heed_sleep()
+        try:
+            cleared = self._perform(approach(lease, self._with(lease.lane), order), lease)
+        except LeaseLost:
+            self._in_hand.gave(lease)
+            raise
+        if cleared is None:
+            self._in_hand.gave(lease)
+            return None
+        return cleared.recorded.uid
 
     def settle(self, lease: Lease, attempt: str, said: Any) -> bool:
         """End an attempt with what its call gave: a Reply, text, JSON-able data, or an exception.
@@ -137,7 +168,7 @@ class Workers:
         settling = course.send(self._heard(lane.name, _evidence(said, lease, lane)))
         assert isinstance(settling, Settle)
         settled = self._store.settle(attempt, settling.ending, settling.then, lane=lane.name, lease=lease)
-        self._listening.over(attempt)
+        self._in_hand.over(attempt)
         try_to_post(self._store, self._book, settled.charge)
         self._in_a_row[lane.name] = self._in_a_row[lane.name].and_then(settling.ending.classified)
         if not settled.moved:
@@ -183,9 +214,10 @@ class Workers:
                 with suppress(QueueBusy, QueueUnavailable):  # it falls with this owner, at the latest
                     self._book.release(uid)
             case Record(name, uid):
-                recorded = self._store.record(lease, uid, name, self._lane(name).tier)
+                tier, free = self._lane(name).tier, self._policy.free_lanes
+                recorded = self._store.record(lease, uid, name, tier, free)
                 if isinstance(recorded, Recorded):
-                    self._listening.begin(uid, lease.owner)
+                    self._in_hand.begin(uid, lease.owner, lease)
                 return recorded
             case Post(charge):
                 try_to_post(self._store, self._book, charge)
@@ -196,12 +228,15 @@ class Workers:
         return None
 
     def renew(self, lease: Lease) -> None:
-        """Say that the job is still being worked on. Raises LeaseLost if it is no longer held."""
+        """Say that the job is still being worked on, before each `lease_ms` is over. Raises LeaseLost if it is lost."""
+        self._heed_sleep()
         if not self._store.holds(lease):
             raise LeaseLost(lost(lease))
+        self._in_hand.heard_of(lease)
 
     def release(self, lease: Lease) -> None:
         """Give a job back untouched. Raises LeaseLost."""
+        self._in_hand.gave(lease)
         self._store.give(lease, Then("release"))
 
     def accept(self, attempt: str, reply: Reply) -> bool:
@@ -209,24 +244,34 @@ class Workers:
         lane = self._lane_of(attempt)
         ending = end(self._heard(lane.name, returned(reply, None)), lane, self._policy)
         settled = self._store.settle(attempt, ending, ACCEPT, lane=lane.name, lease=None)
-        self._listening.over(attempt)
+        self._in_hand.over(attempt)
         try_to_post(self._store, self._book, settled.charge)
         return settled.accepted
 
     def leave(self) -> None:
         """Stop being an owner. What is still held under a lease is others' from here on."""
-        self._listening.stop()
+        self._in_hand.stop()
         with self._owning:
-            owner, self._owner = self._owner, None
-            if owner is not None and owner.row.pid == os.getpid():
-                owner.leave(partial(self._store.reclaim, owner.uuid, died=False))
+            tenure, self._tenure = self._tenure, None
+            if tenure is not None and tenure.pid == os.getpid():
+                tenure.leave()
 
-    def _own(self) -> str:
+    def _own(self, *, instead_of: str = "") -> str:
+        """The name to lease under: a new one if the last may have been given up, or is known to be."""
         with self._owning:
-            if self._owner is None or self._owner.row.pid != os.getpid():  # a forked child is an owner of its own
-                self._owner = Owner(self._folder, "worker", self._store.now_ms())
-                self._store.enlist(self._owner.row)
-            return self._owner.uuid
+            tenure = self._tenure
+            if tenure is None or tenure.pid != os.getpid():  # a forked child is an owner of its own
+                tenure = self._tenure = Tenure(self._store, self._folder, "worker", lease_ms=self._policy.lease_ms)
+            elif tenure.uuid == instead_of or not tenure.stands():
+                old = tenure.uuid
+                tenure.renew()
+                self._in_hand.inherit(old, tenure.uuid)
+            return tenure.uuid
+
+    def _heed_sleep(self) -> None:
+        """After a sleep the owner's name is laid down, and what was leased under it and not recorded is given back."""
+        if self._tenure is not None:
+            self._own()
 
     def _lane_of(self, attempt: str) -> LanePolicy:
         name = self._store.lane_of(attempt)

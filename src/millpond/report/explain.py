@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from millpond.engine.owner import Holder
 from millpond.report.dead import abandoned
-from millpond.report.status import one_line
+from millpond.report.status import one_line, stopped_words
 from millpond.report.words import number, usd
 from millpond.rules.errors import UsageError
 from millpond.rules.job import Attempt, Job, OwnerRow
@@ -131,7 +131,12 @@ def _held_by(attempts: Sequence[Attempt], store: Store) -> str:
 
 
 def _ready(job: Job, store: Store, policy: Policy, now_ms: int, drainer: Holder | None) -> str:
-    lane, nobody = job.next_lane, "" if drainer else "; nobody drains this queue: run `millpond drain`"
+    lane, free = job.next_lane, policy.free_lanes
+    nobody = "" if drainer else "; nobody drains this queue: run `millpond drain`"
+    is_chosen = lane in policy.lanes  # else only a stop of all lanes says something of it
+    stop = next((one for one in store.stops() if one.scope == "all" or (is_chosen and one.is_of(lane, free))), None)
+    if stop is not None:  # a drain would do nothing for it
+        nobody = f"; {stopped_words(stop)}: `millpond resume` ends that"
     if not lane:
         return f"its lane is chosen when it is next looked at{nobody}"
     if lane not in policy.lanes:
@@ -140,6 +145,8 @@ def _ready(job: Job, store: Store, policy: Policy, now_ms: int, drainer: Holder 
     place = (
         f"{_ordinal(rank + 1)} of lane {lane}" if rank < RANK_LIMIT else f"behind {RANK_LIMIT:,} others of lane {lane}"
     )
+    if stop is not None:
+        return f"{place}{nobody}"
     closed = store.closed_lanes().get(lane)
     if closed is not None:
         if closed.closed_until_ms is None:  # a drain would do nothing for it

@@ -35,6 +35,8 @@ class LaneSummary:
 class Summary:
     """What a drain did (jobs, attempts, money) and what it left (`waiting` to `next_due_ms`, as the queue stands now).
 
+    `reason` says why it ended; `stopped`: work is left for lanes that a person has stopped (`Queue.stop`).
+
     `cancelled` counts how often a job was cancelled while it ran, by whomever; some may have been asked again since.
     `spent_usd` is the known part of what its calls cost, and `unpriced` how many it leaves out; `untold` how many the
     tokens leave out. `saved_by_dedup` counts requests that it answered without a call of their own (what was reused at
@@ -92,4 +94,5 @@ class Summary:
         left = [f"{name} {n:,}" for name in ("ready", "waiting", "offloaded") if (n := getattr(self, name))]
         if left:
             parts.append("left: " + ", ".join(left) + (f" ({self.held:,} held)" if self.held else ""))
+        parts += ["stopped by a person"] if self.reason == "stopped" else []
         return " · ".join(parts)

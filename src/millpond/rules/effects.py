@@ -200,9 +200,10 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Instead:
-    """No row was written and nothing may be sent: the job was answered by an artifact, or is held."""
+    """No row was written and nothing may be sent: the job was answered by an artifact, is held, or was given back
+    untouched, since a person has stopped its lane."""
 
-    by: Literal["answered", "held"]
+    by: Literal["answered", "held", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)

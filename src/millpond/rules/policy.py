@@ -233,6 +233,11 @@ class Policy:
             known = ", ".join(self.lanes) or "none"
             raise UnknownLane(f"unknown lane {name!r}; configured lanes: {known}") from None
 
+    @property
+    def free_lanes(self) -> frozenset[str]:
+        """The lanes that surely cost nothing. One whose price is not known is not among them."""
+        return frozenset(name for name, lane in self.lanes.items() if lane.price.kind == "free")
+
     def after_hold(self, lane: str) -> AfterHold:
         """What follows when the hold of an attempt on that lane is over; `pin` for a lane that has left the policy."""
         return self.lanes[lane].after_hold if lane in self.lanes else "pin"

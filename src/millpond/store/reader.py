@@ -12,8 +12,9 @@ from millpond.rules.errors import KeyConflict
 from millpond.rules.filters import Term
 from millpond.rules.job import Artifact, Attempt, Disposition, Event, Job, Lease, OwnerRow, Result, Submission
 from millpond.rules.router import Past
+from millpond.rules.stops import Stop
 from millpond.rules.total import Measured
-from millpond.store import asking, deciding, lanes, ledger, looking, persons, picking
+from millpond.store import asking, deciding, lanes, ledger, looking, persons, picking, stops
 from millpond.store import lease as leasing
 from millpond.store import reclaim as owners
 from millpond.store.asking import Page, ToAsk
@@ -114,9 +115,17 @@ class Reader:
         """Lanes that are closed now."""
         return self.db.read(partial(lanes.closed_lanes, now_ms=self.now_ms()))
 
+    def stops(self) -> tuple[Stop, ...]:
+        """What persons have stopped, and nobody has resumed."""
+        return self.db.read(stops.standing)
+
     def living_owners(self) -> list[OwnerRow]:
         """Owners that nobody has declared dead."""
         return self.db.read(owners.living_owners)
+
+    def own_holds(self, owner: str) -> dict[str, int]:
+        """The calls that this owner listens to: attempt uid -> how long each is to be held, in ms."""
+        return {row.uid: row.hold_ms for row in self.db.read(lambda tx: tx.all("own_holds", owner=owner))}
 
     # --- events -------------------------------------------------------------------------------------------------------
 

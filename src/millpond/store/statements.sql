@@ -333,6 +333,24 @@ UPDATE owner SET dead = 1 WHERE uuid = :owner AND dead = 0 RETURNING uuid
 SELECT id, idempotency_key, state, lease_no, leases_lost FROM job
 WHERE state = 'leased' AND lease_owner = :owner ORDER BY id
 
+-- name: leased_under
+SELECT id, idempotency_key, state, lease_no, leases_lost, lease_owner FROM job
+WHERE id = :job_id AND state = 'leased' AND lease_no = :lease_no
+
+-- name: open_attempts_under
+SELECT uid, job_id, idempotency_key, recall_hold_ms,
+  (SELECT j.due_ms FROM job j WHERE j.id = attempt.job_id) AS due_ms
+FROM attempt WHERE job_id = :job_id AND lease_no = :lease_no AND outcome IS NULL
+
+-- name: inherit_leases
+UPDATE job SET lease_owner = :heir WHERE id IN {list ids} AND state = 'leased' AND lease_owner = :old
+
+-- name: inherit_attempts
+UPDATE attempt SET owner = :heir WHERE owner = :old AND outcome IS NULL
+
+-- name: inherit_listening
+UPDATE attempt SET listener = :heir WHERE listener = :old
+
 -- name: open_attempts_by
 SELECT uid, job_id, idempotency_key, recall_hold_ms,
   (SELECT j.due_ms FROM job j WHERE j.id = attempt.job_id) AS due_ms
@@ -341,8 +359,9 @@ FROM attempt WHERE owner = :owner AND outcome IS NULL ORDER BY seq
 -- name: listened_by
 SELECT uid, idempotency_key, hold_until_ms, recall_hold_ms FROM attempt WHERE listener = :owner ORDER BY seq
 
--- name: holds_run_out
-SELECT uid, idempotency_key FROM attempt WHERE listener = :owner AND hold_until_ms <= :now_ms ORDER BY seq
+-- name: own_holds
+-- How long each is, by one reading of one clock: whoever began it wrote both times at once.
+SELECT uid, hold_until_ms - ended_ms AS hold_ms FROM attempt WHERE listener = :owner ORDER BY seq
 
 -- ----------------------------------------------------------------------------------------------- what persons do
 
@@ -403,6 +422,17 @@ DELETE FROM lane_state WHERE lane = :lane
 
 -- name: lane_states
 SELECT lane, closed_until_ms, reason, closed_by, since_ms FROM lane_state ORDER BY lane
+
+-- name: stops
+SELECT scope, lane, since_ms, origin FROM stop ORDER BY scope, lane
+
+-- name: begin_stop
+INSERT INTO stop (scope, lane, since_ms, origin) VALUES (:scope, :lane, :since_ms, :origin)
+ON CONFLICT (scope, lane) DO NOTHING
+RETURNING scope
+
+-- name: end_stop
+DELETE FROM stop WHERE scope = :scope AND lane = :lane
 
 -- ----------------------------------------------------------------------------------------------------------- feed
 

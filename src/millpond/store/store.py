@@ -17,7 +17,8 @@ from millpond.rules.effects import Charge, Ending, EvidenceBy, Instead, Recorded
 from millpond.rules.errors import KeyConflict, LeaseLost
 from millpond.rules.job import Lease, OwnerRow, Receipt
 from millpond.rules.price import Cost
-from millpond.store import accounts, asking, deciding, lanes, ledger, persons, settle
+from millpond.rules.stops import Stops, Wanted
+from millpond.store import accounts, asking, deciding, lanes, ledger, persons, settle, stops
 from millpond.store import lease as leasing
 from millpond.store import reclaim as owners
 from millpond.store.enqueue import CHUNK_REQUESTS, Asked, enqueue, open_submission
@@ -138,6 +139,7 @@ class Store(Reader):
         route: leasing.NextLane | None = None,
         registry: Mapping[str, Any] | None = None,
         serial: Collection[str] = (),
+        free_lanes: Collection[str] = (),
     ) -> list[Lease]:
         """Lease what ranks first: `limit` in all, `room[lane]` of a lane. Raises LeaseLost for a dead owner."""
         return self.db.write(
@@ -152,25 +154,24 @@ class Store(Reader):
                 route=route,
                 registry=registry,
                 serial=serial,
+                free_lanes=free_lanes,
             ),
             full=False,
         ).leases
 
     def record(
-        self, lease: Lease, uid: str, lane: str, tier: str = "free", *, recall_hold_ms: int | None = None
+        self,
+        lease: Lease,
+        uid: str,
+        lane: str,
+        tier: str = "free",
+        free_lanes: Collection[str] = (),
+        *,
+        recall_hold_ms: int | None = None,
     ) -> Recorded | Instead:
         """Write the ledger row before the call. Instead: send nothing, the job was moved. Raises LeaseLost."""
-        return self.db.write(
-            partial(
-                ledger.record,
-                lease=lease,
-                uid=uid,
-                lane=lane,
-                tier=tier,
-                recall_hold_ms=recall_hold_ms,
-                now_ms=self.now_ms(),
-            )
-        )
+        verb = partial(ledger.record, lease=lease, uid=uid, lane=lane, tier=tier, free_lanes=free_lanes)
+        return self.db.write(partial(verb, recall_hold_ms=recall_hold_ms, now_ms=self.now_ms()))
 
     def settle(
         self, uid: str, ending: Ending, then: Then, *, lane: str, lease: Lease | None, how: EvidenceBy = "late"
@@ -232,15 +233,17 @@ class Store(Reader):
             partial(owners.reclaim, owner=owner, max_leases_lost=max_leases_lost, died=died, now_ms=now_ms)
         )
 
-    def end_own_holds(self, owner: str) -> int:
-        """End the holds of an owner's calls that have run out; the calls themselves go on. Returns how many.
+    def lapse(self, job_id: int, lease_no: int, *, max_leases_lost: int = 10) -> Reclaimed:
+        """Take back one lease of this process that nobody renewed."""
+        return self.db.write(
+            partial(
+                owners.lapse, job_id=job_id, lease_no=lease_no, max_leases_lost=max_leases_lost, now_ms=self.now_ms()
+            )
+        )
 
-        Asked of a reader first: an idle owner that asks every second takes no write lock for it.
-        """
-        now_ms = self.now_ms()
-        if not self.db.read(lambda tx: tx.all("holds_run_out", owner=owner, now_ms=now_ms)):
-            return 0
-        return self.db.write(partial(owners.end_own_holds, owner=owner, now_ms=self.now_ms()))
+    def succeed(self, old: str, heir: OwnerRow) -> bool:
+        """Take a new name. False: the old one had been given up, and what it held is others' now."""
+        return self.db.write(partial(owners.succeed, old=old, heir=heir, now_ms=self.now_ms()), full=False)
 
     # --- what is unknown --------------------------------------------------------------------------------------------
 
@@ -290,6 +293,14 @@ class Store(Reader):
     def open_lane(self, lane: str) -> None:
         """Open a lane, whoever closed it."""
         self.db.write(partial(lanes.open_lane, lane=lane))
+
+    def stop(self, wanted: Iterable[Wanted], *, origin: str) -> Stops:
+        """Let nothing more be leased or recorded on these lanes until a person says so."""
+        return self.db.write(partial(stops.stop, wanted=list(wanted), origin=origin, now_ms=self.now_ms()))
+
+    def resume(self, wanted: Iterable[Wanted], *, origin: str) -> Stops:
+        """End stops; `all` ends every one."""
+        return self.db.write(partial(stops.resume, wanted=list(wanted), origin=origin, now_ms=self.now_ms()))
 
 
 def _named(tx: Transaction) -> Any:

@@ -34,6 +34,8 @@ VERBS = {
     "unpin": ("persons", "Route jobs from their first lane again."),
     "decide": ("persons", "Say what follows a call whose outcome is unknown."),
     "reconcile": ("reconcile", "Ask lanes what became of calls that nobody heard."),
+    "stop": ("stopping", "Let nothing more be sent: on all lanes, those that may cost, or some."),
+    "resume": ("stopping", "End a stop: lanes take work again."),
     "lanes": ("lanes", "Lanes and their state; open one that is down."),
     "doctor": ("doctor", "Check that everything is in order."),
     "config": ("config", "Show the settings and where they come from."),

@@ -176,6 +176,16 @@ CREATE TABLE lane_state (
   since_ms        INTEGER NOT NULL
 ) WITHOUT ROWID;
 
+-- What a person has stopped, until a person resumes it: lease and record read it in their own transaction.
+CREATE TABLE stop (
+  scope    TEXT NOT NULL CHECK (scope IN ('all', 'paid', 'lane')),
+  lane     TEXT NOT NULL,                         -- '' unless the scope is one lane
+  since_ms INTEGER NOT NULL,
+  origin   TEXT NOT NULL,
+  PRIMARY KEY (scope, lane),
+  CHECK ((scope = 'lane') = (lane <> ''))
+) WITHOUT ROWID;
+
 CREATE TABLE event (
   seq           INTEGER PRIMARY KEY AUTOINCREMENT,
   at_ms         INTEGER NOT NULL,

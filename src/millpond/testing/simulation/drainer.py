@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from millpond.engine.listening import Listening
 from millpond.rules import effects as steps
 from millpond.rules.admission import Admitted, LaneLoad, NotNow, admit, room
 from millpond.rules.effects import ACCEPT, Charge, Effect, Facts, Heard, Instead, Recorded, Reserved, Silence
@@ -58,20 +59,19 @@ class Ground:
         """The most that a call can have cost."""
         return worst_of(work, lane, now_ms, self.policy)
 
-    def owner(self) -> str:
-        """A new living owner."""
+    def owner(self) -> OwnerRow:
+        """A name that nobody had before."""
         self.owners += 1
-        uuid = f"{self.letters[1]}{self.owners}"
-        self.store.enlist(OwnerRow(uuid, "drainer", "host", self.owners, "boot", self.clock()))
-        return uuid
+        return OwnerRow(f"{self.letters[1]}{self.owners}", "drainer", "host", self.owners, "boot", self.clock())
 
 
 class Flight:
     """One journey under way: its generator, and the effect that it asks for next."""
 
-    def __init__(self, ground: Ground, lease: Lease) -> None:
+    def __init__(self, ground: Ground, lease: Lease, may_send: Callable[[str], bool]) -> None:
         self._ = ground
         self.lease = lease
+        self._may_send = may_send
         self.taken_ms = ground.clock()
         self.detached = False
         self.uid = ""
@@ -91,6 +91,11 @@ class Flight:
     def waits(self) -> bool:
         """Whether its call is under way."""
         return self._is_waiting
+
+    @property
+    def may_be_dropped(self) -> bool:
+        """Whether its task may die alone: a worker's steps from the reservation to the ledger row are one call."""
+        return not isinstance(self.next, steps.Record | steps.Release)
 
     def next_ms(self) -> int | None:
         """When its waiting ends; None if it does not wait."""
@@ -152,17 +157,18 @@ class Flight:
     def record(self, effect: steps.Record) -> Recorded | Instead:
         lane = self._.policy.lane(effect.lane)
         hold = hold_ms(lane, self._.policy, self.lease.service_class) if lane.can_recall else None
-        recorded = self._.store.record(self.lease, effect.uid, lane.name, lane.tier, recall_hold_ms=hold)
+        free = self._.policy.free_lanes
+        recorded = self._.store.record(self.lease, effect.uid, lane.name, lane.tier, free, recall_hold_ms=hold)
         if isinstance(recorded, Recorded):
             self.uid = recorded.uid
-            self._.witness.recorded(recorded.uid, self.lease, self._.clock())
+            self._.witness.recorded(recorded.uid, self.lease, lane.name, self._.clock())
         return recorded
 
     def call(self, effect: steps.Call) -> Any:
         if self._is_waiting:
             return self._hear()
         now_ms = self._.clock()
-        if now_ms - self.taken_ms >= self._.policy.lease_ms:
+        if now_ms - self.taken_ms >= self._.policy.lease_ms or not self._may_send(self.lease.owner):
             return self._heard(Evidence(sent="no", said="retryable", code="lease_too_old"))
         if not self._.store.holds(self.lease):
             return self._heard(Evidence(sent="no", said="retryable", code="lease_lost"))
@@ -260,20 +266,52 @@ class Drainer:
     ground: Ground
     owner: str = ""
     is_alive: bool = True
-    frozen_ms: int = 0
-    """When it was last frozen, and its beat stood still."""
+    beat_ms: int = 0
+    """When it last beat before it was frozen."""
     frozen_until_ms: int = 0
+    is_late: bool = False
+    """Its beat stood still for a lease under its present name."""
+    skew_ms: int = 0
+    """By how much the wall clock differs that it reads. No clock that judges leases does."""
     flights: list[Flight] = field(default_factory=list[Flight])
+    silent: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
+    """Leases whose tasks died, and when."""
 
     def __post_init__(self) -> None:
-        self.owner = self.ground.owner()
+        row = self.ground.owner()
+        self.owner = row.uuid
+        self.ground.store.enlist(row)
+        self.listening = Listening(self.ground.store, self.ground.clock)
 
     def is_awake(self) -> bool:
         """Whether it can do anything now."""
         return self.is_alive and self.frozen_until_ms <= self.ground.clock()
 
+    def freeze(self, for_ms: int, beat_age_ms: int) -> None:
+        """Stand still; the last beat was so long ago."""
+        self.is_late = not self.stands()
+        self.beat_ms = self.ground.clock() - beat_age_ms
+        self.frozen_until_ms = self.ground.clock() + for_ms
+
+    def stands(self) -> bool:
+        """Whether nobody can have given it up: its beat has not stood still for a lease under this name."""
+        still_ms = min(self.ground.clock(), self.frozen_until_ms) - self.beat_ms
+        return not self.is_late and (not self.frozen_until_ms or still_ms < self.ground.policy.lease_ms)
+
+    def may_send(self, name: str) -> bool:
+        """Whether what was leased under this name may be sent."""
+        return name == self.owner and self.stands()
+
+    def take_new_name(self) -> None:
+        """Lay the old name down: what is under way goes on under the new one, unless it was given up."""
+        heir = self.ground.owner()
+        self.ground.store.succeed(self.owner, heir)
+        self.owner, self.is_late, self.beat_ms, self.frozen_until_ms = heir.uuid, False, 0, 0
+
     def lease(self, most: int) -> int:
-        """Lease into free slots. An owner that finds itself dead takes a new name, and leases nothing this time."""
+        """Lease into free slots. Who slept for a lease takes a new name first; who finds itself dead leases nothing."""
+        if not self.stands():
+            self.take_new_name()
         ground, policy = self.ground, self.ground.policy
         now_ms = ground.clock()
         free = {
@@ -289,18 +327,27 @@ class Drainer:
                 fair_every=policy.fair_every,
                 route=partial(route_work, policy=policy),
                 serial=[lane.name for lane in policy.lanes.values() if lane.serial],
+                free_lanes=policy.free_lanes,
             )
         except LeaseLost:
-            self.owner = ground.owner()
+            self.take_new_name()
             return 0
-        self.flights += [Flight(ground, lease) for lease in leases]
+        for lease in leases:
+            ground.witness.leased(lease)
+        self.flights += [Flight(ground, lease, self.may_send) for lease in leases]
         return len(leases)
 
     def may_reclaim(self, other: Drainer) -> bool:
-        """Whether another's lock is free, or its beat was watched standing still for a whole lease."""
-        if other is self or not other.is_alive:
-            return other is not self
-        return not other.is_awake() and self.ground.clock() - other.frozen_ms >= self.ground.policy.lease_ms
+        """Whether another's lock is free, or its beat was watched standing still for a whole lease.
+
+        Who watched it may come to write so only when it has woken.
+        """
+        return other is not self and not (other.is_alive and other.stands())
+
+    def lapsed(self) -> list[tuple[int, int]]:
+        """The leases of its own that nobody has renewed for a lease."""
+        now_ms = self.ground.clock()
+        return [name for name, died_ms in self.silent.items() if now_ms - died_ms >= self.ground.policy.lease_ms]
 
     def ask_lanes(self) -> int:
         """Ask for the calls that are due to be asked for, and decide what nobody waits for; how many of both."""

@@ -24,8 +24,8 @@ LEASE_MS = 15_000
 
 SHARES: Mapping[str, float] = {
     "work": 70, "time": 6, "ask": 9, "withdraw": 1, "take_back": 1, "cancel": 2, "retry": 2.5, "decide": 0.5,
-    "say": 0.5, "unpin": 0.3,
-    "replay": 1, "close": 0.2, "open": 0.7, "crash": 1.2, "freeze": 0.8,
+    "replay": 1, "close": 0.2, "open": 0.7, "stop": 0.4, "resume": 1, "crash": 1.2, "freeze": 0.8,
+    "say": 0.5, "unpin": 0.3, "drop": 0.4, "set_clock": 0.4,
 }  # fmt: skip
 """How often each thing is done in the storm, in per cent or so; each seed has its own leanings."""
 
@@ -114,11 +114,22 @@ class Storm:
             case "crash":
                 world.crash(rng.choice(world.drainers))
             case "freeze" if awake:
-                world.freeze(rng.choice(awake), rng.choice([3_000, 20_000, 50_000]))
+                for_ms, beat_age_ms = rng.choice([3_000, 12_000, 20_000, 50_000]), rng.choice([0, LEASE_MS // 3])
+                world.freeze(rng.choice(awake), for_ms, beat_age_ms)
+            case "drop" if flying := [
+                (one, flight) for one in awake for flight in one.flights if flight.may_be_dropped
+            ]:
+                world.drop(*rng.choice(flying))
+            case "set_clock":
+                world.set_clock(rng.choice(world.drainers), rng.choice([-3_600_000, -9_000, 9_000, 3_600_000]))
             case "close":
                 world.close_lane(rng.choice(list(world.policy.lanes)), rng.choice([None, world.clock() + 9_000]))
             case "open":
                 world.open_lanes()
+            case "stop":
+                world.stop(rng.choice(["all", "paid", [rng.choice(list(world.policy.lanes))]]))
+            case "resume":
+                world.resume(rng.choice(["all", "all", "paid", [rng.choice(list(world.policy.lanes))]]))
             case _ if what == "ask" or not seen.jobs:
                 self._ask()
             case "withdraw":

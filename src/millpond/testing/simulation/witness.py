@@ -20,6 +20,7 @@ from millpond.rules.lifecycle import LIVE
 from millpond.rules.policy import Policy
 from millpond.rules.price import PriceRule
 from millpond.rules.router import hold_ms
+from millpond.rules.stops import Wanted
 from millpond.rules.times import MAX_MS
 from millpond.store.persons import Whose
 from millpond.testing.simulation.calls import Call, reply_text
@@ -104,10 +105,14 @@ class Witness:
         self._asked_ms: dict[str, int] = {}
         self._recallable_ms: dict[str, int] = {}
         """Attempt uid -> until when at least its key is held for its lane to be asked, by the policy alone."""
+        self.suspects: set[str] = set()
+        """Names whose beats stood still for a lease: others may give them up at any time from then on."""
         self._delivered: set[str] = set()
         self._held_until: dict[str, int] = {}
         self._retired: dict[str, int] = {}
         self._accepted: set[str] = set()
+        self.stopped: set[Wanted] = set()
+        """What a person has stopped, and nobody has resumed."""
         self.seen = look(db)
 
     # --- what happens is told here ----------------------------------------------------------------------------------
@@ -126,16 +131,31 @@ class Witness:
         for one in request_ids:
             self.asks[one].withdrawn = withdrawn
 
-    def recorded(self, uid: str, lease: Lease, now_ms: int) -> None:
+    def leased(self, lease: Lease) -> None:
+        """A lease was granted: never on a lane that a person has stopped."""
+        if self._is_stopped(lease.lane):
+            raise PromiseBroken(f"job {lease.job_id} was leased for lane {lease.lane}, which a person has stopped")
+
+    def _is_stopped(self, lane: str) -> bool:
+        costs = self._policy.lanes[lane].price.kind != "free"
+        return (
+            ("all", None) in self.stopped
+            or ("lane", lane) in self.stopped
+            or (costs and ("paid", None) in self.stopped)
+        )
+
+    def recorded(self, uid: str, lease: Lease, lane: str, now_ms: int) -> None:
         """A ledger row was acknowledged, and its call may leave at once.
 
-        Only under the job's present lease, never for a key that has its answer, never after policy said that the job's
-        last call is not paid again, and never while an earlier call of the key may still speak: one whose owner lives,
-        and whose hold, if it has one, is not over.
+        Never on a lane that a person has stopped. Only under the job's present lease, never for a key that has its
+        answer, never after policy said that the job's last call is not paid again, and never while an earlier call of
+        the key may still speak: one whose owner lives, and whose hold, if it has one, is not over.
         """
         job, key = self.seen.jobs[lease.job_id], lease.idempotency_key
         if (job.state, job.lease_no) != ("leased", lease.lease_no):
             raise PromiseBroken(f"lease {lease.lease_no} of job {job.id} is over, and recorded call {uid} under it")
+        if self._is_stopped(lane):
+            raise PromiseBroken(f"call {uid} was recorded on lane {lane}, which a person has stopped")
         if key in self.seen.in_force:
             raise PromiseBroken(f"call {uid} was recorded for key {key}, which has its answer in force")
         for row in self.seen.attempts.values():
@@ -147,9 +167,9 @@ class Witness:
             if row.idempotency_key == key and row.resolution == "fail" and row.seq > job.floor_seq:
                 raise PromiseBroken(f"call {uid} was recorded though {row.uid} is not to be paid for again")
         self.numbers[uid] = len(self.numbers) + 1
-        lane = self._policy.lane(lease.lane)
-        if lane.can_recall:
-            self._recallable_ms[uid] = now_ms + hold_ms(lane, self._policy, lease.service_class)
+        asked = self._policy.lane(lane)
+        if asked.can_recall:
+            self._recallable_ms[uid] = now_ms + hold_ms(asked, self._policy, lease.service_class)
 
     def _can_tell(self, row: Any, now_ms: int) -> bool:
         """Whether a call did work of which its lane can still be asked: within its hold, and before any due time."""
@@ -169,6 +189,8 @@ class Witness:
         job = self.seen.jobs[lease.job_id]
         if (job.state, job.lease_no) != ("leased", lease.lease_no):
             raise PromiseBroken(f"call {call.uid} left though job {job.id} is {job.state}, and its lease is over")
+        if row.owner in self.suspects:
+            raise PromiseBroken(f"call {call.uid} left under the name {row.owner}, which others may have given up")
         self.calls[call.uid] = call
 
     def held(self, uid: str, until_ms: int) -> None:

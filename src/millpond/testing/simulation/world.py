@@ -12,7 +12,8 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.resources import files
@@ -24,11 +25,13 @@ from millpond.db.sqlite import APPLICATION_ID as QUEUE_ID
 from millpond.db.sqlite import SqliteDatabase
 from millpond.db.statements import load
 from millpond.engine.bookkeeping import keep_book, try_to_post
+from millpond.engine.drain import TEND_MS
 from millpond.rules.admission import Closing
 from millpond.rules.effects import ACCEPT, Heard
 from millpond.rules.errors import KeyConflict
 from millpond.rules.job import Lease, Prompt, Receipt
 from millpond.rules.policy import Policy
+from millpond.rules.stops import Whole, wanted
 from millpond.rules.verdict import end
 from millpond.spend.book import APPLICATION_ID, SpendBook
 from millpond.spend.book import RESOURCES as BOOK_RESOURCES
@@ -93,7 +96,8 @@ class World:
         self._kinds = kinds
         self.plans: list[Plan] = []
         """What becomes of the next calls, one after the other; after the last, chance decides."""
-        self.store = Store(open_sqlite(self.path, durable=False), self.clock)
+        self._skew_ms = 0
+        self.store = Store(open_sqlite(self.path, durable=False), lambda: self.clock() + self._skew_ms)
         self._eye = _eye(self.path, "looks.sql", RESOURCES)
         self.witness = Witness(self._eye, self.policy)
         book_path = self.folder / "spend.db" if beside is None else beside.book.path
@@ -213,6 +217,22 @@ class World:
             self.store.open_lane(lane)
         return len(closed)
 
+    def stop(self, which: Whole | Iterable[str]) -> None:
+        """A person stops lanes."""
+        self.log("stopped", which)
+        self.store.stop(wanted(which), origin="person")
+        self.witness.stopped |= set(wanted(which))
+        self.witness.check()
+
+    def resume(self, which: Whole | Iterable[str] = "all") -> int:
+        """A person ends stops; how many stood."""
+        ended = self.store.resume(wanted(which), origin="person").changed
+        if ended:
+            self.log("resumed", which)
+        self.witness.stopped -= self.witness.stopped if which == "all" else set(wanted(which))
+        self.witness.check()
+        return len(ended)
+
     def decide(self) -> int:
         """A person answers what waits for one. How many."""
         waiting = [job.id for job in self.witness.seen.jobs.values() if job.wait_reason == "asked"]
@@ -243,13 +263,15 @@ class World:
         effect = type(flight.next).__name__
         if not flight.waits:
             self.log(effect, f"job {flight.lease.job_id}/{flight.lease.lease_no}", flight.lease.owner, flight.uid)
-        flight.step()
+        with self._seen_by(next((one for one in self.drainers if flight in one.flights), None)):
+            flight.step()
         self._check(flight.lease)
 
     def lease(self, drainer: Drainer, most: int = 2) -> int:
         """Let a drainer lease into its free slots."""
         name = drainer.owner
-        got = drainer.lease(most)
+        with self._seen_by(drainer):
+            got = drainer.lease(most)
         if drainer.owner != name:
             self.log("reborn", name, "is", drainer.owner)
         if got:
@@ -260,7 +282,9 @@ class World:
 
     def tend(self, drainer: Drainer) -> int:
         """Let a drainer end its own holds that ran out, and reclaim what it may take for dead. How much it did."""
-        done = self.store.end_own_holds(drainer.owner)
+        with self._seen_by(drainer):
+            done = self._tend_own(drainer)
+        self.witness.check()
         living = self.witness.seen.living
         for other in [*self.drainers, *self.dead]:
             if other.owner in living and drainer.may_reclaim(other):
@@ -271,6 +295,46 @@ class World:
         self.dead = [other for other in self.dead if other.owner in look(self._eye).living]
         self._check()
         return done
+
+    def _tend_own(self, drainer: Drainer) -> int:
+        """Its name, the holds of its calls, and its leases that nobody renewed."""
+        done = 0
+        if not drainer.stands():
+            name = drainer.owner
+            drainer.take_new_name()
+            self.log("reborn", name, "is", drainer.owner)
+            done += 1
+        for uid in drainer.listening.end_holds(drainer.owner):
+            self.log("hold over", uid)
+            done += 1
+        for job_id, lease_no in drainer.lapsed():
+            lapsed = self.store.lapse(job_id, lease_no, max_leases_lost=self.policy.max_leases_lost)
+            self.log("lapsed", f"job {job_id}/{lease_no}", lapsed)
+            del drainer.silent[job_id, lease_no]
+            done += 1
+        return done
+
+    @contextmanager
+    def _seen_by(self, drainer: Drainer | None) -> Generator[None]:
+        """What is done inside reads the wall clock as this drainer does."""
+        self._skew_ms = drainer.skew_ms if drainer else 0
+        try:
+            yield
+        finally:
+            self._skew_ms = 0
+
+    def drop(self, drainer: Drainer, flight: Flight) -> None:
+        """The task of a lease dies, and its process does not: nobody hears its call, nobody renews its lease."""
+        self.log("dropped", f"job {flight.lease.job_id}/{flight.lease.lease_no}", flight.uid)
+        drainer.flights.remove(flight)
+        drainer.silent[flight.lease.job_id, flight.lease.lease_no] = self.clock()
+        if flight.uid:
+            self.witness.held(flight.uid, self.clock())
+
+    def set_clock(self, drainer: Drainer, skew_ms: int) -> None:
+        """The wall clock that a drainer reads is set anew."""
+        self.log("set its clock", drainer.owner, skew_ms)
+        drainer.skew_ms = skew_ms
 
     def keep_book(self) -> None:
         """Let a drainer bring the spend book up to the ledger: in the product, next after it has tended."""
@@ -290,11 +354,12 @@ class World:
         self.drainers.append(Drainer(self.ground))
         self._check()
 
-    def freeze(self, drainer: Drainer, for_ms: int) -> None:
-        """A process stands still: others may take it for dead, and it goes on as if nothing had been."""
-        self.log("froze", drainer.owner, for_ms)
-        drainer.frozen_ms = self.clock()
-        drainer.frozen_until_ms = self.clock() + for_ms
+    def freeze(self, drainer: Drainer, for_ms: int, beat_age_ms: int = 0) -> None:
+        """A process stands still, some time after its last beat: others may take it for dead, and write so late."""
+        self.log("froze", drainer.owner, for_ms, f"beat {beat_age_ms} ms ago")
+        drainer.freeze(for_ms, beat_age_ms)
+        if for_ms + beat_age_ms >= self.policy.lease_ms:
+            self.witness.suspects.add(drainer.owner)
 
     def _plan(self, lane: str) -> Plan:
         """What becomes of the next call on a lane, whichever it is."""
@@ -312,6 +377,8 @@ class World:
     def calm(self) -> None:
         """Let everything come to an end. Raises PromiseBroken for what does not."""
         self.log("calm")
+        for drainer in self.drainers:
+            drainer.skew_ms = 0
         self._kinds = calls.CALM_WEIGHTS
         for self.history.calm_rounds in range(CALM_ROUNDS):
             if self._round():
@@ -339,7 +406,7 @@ class World:
 
     def _round(self) -> int:
         """Everything that can be done now, once. How much that was."""
-        done = self.open_lanes() + self.decide()
+        done = self.open_lanes() + self.resume() + self.decide()
         for drainer in self.drainers:
             if not drainer.is_awake():
                 continue
@@ -359,10 +426,13 @@ class World:
         times += [due] if (due := self.store.next_due_ms()) is not None else []
         for drainer in self.drainers:
             times += [drainer.frozen_until_ms] if not drainer.is_awake() else []
+            times += [died_ms + self.policy.lease_ms for died_ms in drainer.silent.values()]
             times += [at for flight in drainer.flights if (at := flight.next_ms()) is not None]
-        times += [row.hold_until_ms for row in self.witness.seen.attempts.values()
-                  if row.listener is not None or (row.outcome == "ambiguous" and row.resolution is None)]  # fmt: skip
-        times += [row.ask_ms for row in self.witness.seen.attempts.values() if row.ask_ms is not None]
+        attempts = self.witness.seen.attempts.values()
+        listened = [row for row in attempts if row.listener is not None]
+        times += [max(row.hold_until_ms, now_ms + TEND_MS) for row in listened]  # begun when its listener saw it
+        times += [row.hold_until_ms for row in attempts if row.outcome == "ambiguous" and row.resolution is None]
+        times += [row.ask_ms for row in attempts if row.ask_ms is not None]
         return min((at for at in times if at > now_ms), default=None)
 
     def _left(self) -> list[str]:
