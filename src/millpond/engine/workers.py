@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from millpond.engine.bookkeeping import keep_book, try_to_post
+from millpond.engine.bookkeeping import Bookkeeper, try_to_post
 from millpond.engine.in_hand import InHand
 from millpond.engine.listening import Listening
 from millpond.engine.reconcile import reclaim_dead
@@ -80,6 +80,7 @@ class Workers:
         self._ask = ask
         self._store = store
         self._book = book
+        self._bookkeeper = Bookkeeper(store, book)
         self._folder = folder
         self._policy = policy
         self._registry = registry
@@ -104,7 +105,7 @@ class Workers:
         room = {self._policy.lane(name).name: n for name in names}
         cap = self._policy.max_leases_lost
         reclaim_dead(self._store, self._folder, max_leases_lost=cap, watch=self._watch)
-        keep_book(self._store, self._book)
+        self._bookkeeper.go_on()
         if owner is not None:
             return self._take(owner, room, n)
         name = self._own()
@@ -236,8 +237,12 @@ class Workers:
 
     def release(self, lease: Lease) -> None:
         """Give a job back untouched. Raises LeaseLost."""
+        try:
+            self._store.give(lease, Then("release"))
+        except LeaseLost:
+            self._in_hand.gave(lease)
+            raise
         self._in_hand.gave(lease)
-        self._store.give(lease, Then("release"))
 
     def accept(self, attempt: str, reply: Reply) -> bool:
         """Hand in the reply of an attempt, however late, without a lease. Whether it is in force now."""
