@@ -102,7 +102,7 @@ class Store(Reader):
     ) -> bool:
         """A whole submission in one transaction; if one of it is refused, nothing is taken in and this is False.
 
-        The requests are read inside the transaction, a chunk at a time, so they must be ready: a list, or a Spool.
+        The requests are read inside the transaction, a chunk at a time, so they must be ready: a list, or a Tape.
         `answered` gets the answer of each, in their order, before it is known whether all are taken in.
         """
         now_ms = self.now_ms()
