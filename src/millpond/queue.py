@@ -136,9 +136,11 @@ class Queue:
         grace. Raises UsageError, and closes nothing, if that drain runs on the event loop of this very thread.
         """
         self._drains.close()
-        self._workers.leave()
-        self.store.close()
-        self._waiters.close()
+        try:
+            self._workers.leave()
+        finally:
+            self.store.close()
+            self._waiters.close()
 
     def __enter__(self) -> Queue:
         return self

@@ -12,6 +12,7 @@ from millpond.engine.clock import boot_ms, wall_ms
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.owner import Owner
 from millpond.engine.perform import Happening
+from millpond.engine.spool import Spool
 from millpond.report.summary import Summary
 from millpond.rules.identity import fingerprint
 from millpond.rules.job import Prompt
@@ -59,11 +60,13 @@ class Mill:
     def drainer(self, *lanes: ScriptedLane, boot_ms: Callable[[], int] = boot_ms, **policy: Any) -> Drainer:
         owner = Owner(self.folder, "drainer", wall_ms())
         self.store.enlist(owner.row)
+        self.spool = Spool(self.folder, owner.uuid, 8)
+        self.spool.prepare()
         policy.setdefault("backoff", Backoff(1, 5))
         policy.setdefault("idle_exit_ms", 200)
         names = {lane.policy.name: lane for lane in lanes}
         made = Policy(lanes={name: lane.policy for name, lane in names.items()}, **policy)
-        return Drainer(self.store, made, names, owner.uuid, tell=self.tell, boot_ms=boot_ms)
+        return Drainer(self.store, made, names, owner.uuid, self.spool, tell=self.tell, boot_ms=boot_ms)
 
     def drain(self, *lanes: ScriptedLane, until: Until | None = None, **policy: Any) -> Summary:
         return asyncio.run(self.drainer(*lanes, **policy).run(until))

@@ -13,6 +13,7 @@ from mill_of_one import Mill, during, free, paid
 from millpond.engine.clock import wall_ms
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.owner import Owner
+from millpond.engine.spool import Spool
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Prompt, Reply, Usage
 from millpond.rules.policy import LanePolicy, Policy
@@ -279,6 +280,7 @@ def test_a_fault_in_looking_after_others_stops_the_drain_and_is_told(mill: Mill)
     lane = free()
     owner = Owner(mill.folder, "drainer", wall_ms())
     mill.store.enlist(owner.row)
-    drainer = Drainer(mill.store, Policy(lanes={"free": lane.policy}), {"free": lane}, owner.uuid, tend=broken)
+    spool = Spool(mill.folder, owner.uuid, 8)
+    drainer = Drainer(mill.store, Policy(lanes={"free": lane.policy}), {"free": lane}, owner.uuid, spool, tend=broken)
     with pytest.raises(AssertionError, match="an invariant"):
         asyncio.run(drainer.run(Until(daemon=True)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import threading
 from collections.abc import Callable, Mapping
@@ -14,7 +15,8 @@ from typing import Any
 
 from millpond.engine.clock import boot_ms
 from millpond.engine.perform import Happening, Performer
-from millpond.engine.scribe import Scribe
+from millpond.engine.scribe import PATIENCE_S, RETRY_S, Scribe, wait_for
+from millpond.engine.spool import Spool
 from millpond.engine.steadfast import Steadfast, keep, keep_calling, to_its_end
 from millpond.engine.tab import LaneTab, Tab
 from millpond.lanes.lane import Lane
@@ -87,6 +89,7 @@ class Drainer:
         policy: Policy,
         lanes: Mapping[str, Lane],
         owner: str,
+        spool: Spool,
         *,
         rng: random.Random | None = None,
         registry: Mapping[str, Any] | None = None,
@@ -97,6 +100,8 @@ class Drainer:
     ) -> None:
         """`policy` routes; `lanes` are those of it that this drain has, work for the others is left to wait for them.
 
+        `spool` keeps the replies that the queue does not take; nothing is leased while one is in it.
+
         `tend` is called on the store's thread every TEND_MS while the drain runs, to reclaim what the dead left.
         `may_lease` False: the drain lock is no longer what others would find; it ends, and leases nothing more.
         """
@@ -105,6 +110,8 @@ class Drainer:
         self._policy = policy
         self._lanes = lanes
         self._owner = owner
+        self._spool = spool
+        self._held_back_s: float | None = None
         self._registry = registry
         self._boot_ms = boot_ms
         self._tell = tell or _silence
@@ -168,6 +175,8 @@ class Drainer:
             self._policy,
             self._lanes,
             self.tab,
+            self._spool,
+            patience_s=math.inf if until is not None and until.daemon else PATIENCE_S,
             rng=self._rng,
             tell=self._tell,
             boot_ms=self._boot_ms,
@@ -196,6 +205,7 @@ class Drainer:
                 reason = await self._drain(until)
             except (Exception, KeyboardInterrupt, SystemExit) as problem:
                 self._problem = problem  # calls in flight still get their grace: their replies may be paid for
+                self._scribe.in_haste.set()
             await self._let_calls_end()
             if self._problem is not None:
                 raise self._problem
@@ -256,6 +266,10 @@ class Drainer:
                     "the drain lock was deleted or replaced under this drain, so another may drain beside it: "
                     "nothing more is leased; leave the lock file alone and start again"
                 )
+            if not self._spool.is_clear():
+                await self._hold_back(until)
+                continue
+            self._held_back_s = None
             if until.max_jobs is not None and self.tab.done + self.tab.failed >= until.max_jobs:
                 return "max_jobs"
             if until.max_iters is not None and self._journeys:
@@ -272,6 +286,22 @@ class Drainer:
             if ended:
                 return ended
             await self._wait(version)
+
+    async def _hold_back(self, until: Until) -> None:
+        """Lease nothing: a reply waits for the queue to take it, or the next one could not be kept.
+
+        Replies wait by themselves. That there is no spool is told once, and raised where it lasts PATIENCE_S.
+        """
+        now_s = asyncio.get_running_loop().time()
+        try:
+            await asyncio.to_thread(self._spool.prepare)
+        except QueueUnavailable as problem:
+            if self._held_back_s is None:
+                self._held_back_s = now_s
+                log.warning("nothing is leased: %s", problem)
+            if now_s - self._held_back_s >= PATIENCE_S and not until.daemon:
+                raise
+        await wait_for(self._changed, RETRY_S)
 
     async def _lease(self, until: Until) -> int:
         """Lease into every free slot and set the journeys going; how many."""
@@ -405,12 +435,14 @@ class Drainer:
         """A task of ours ended. By a broken invariant or a dead disk: stop rather than go on guessing."""
         if not task.cancelled() and (problem := task.exception()) is not None:
             self._problem = problem
+            self._scribe.in_haste.set()
         self._changed.set()
 
     # --- stopping -------------------------------------------------------------------------------------------------
 
     def _heed_stop(self) -> None:
         self._changed.set()
+        self._scribe.in_haste.set()
         if self._stops > 1:
             self._performer.cut()
 

@@ -18,6 +18,7 @@ from millpond.engine.drain import Drainer, Until
 from millpond.engine.owner import DrainLock, Owner
 from millpond.engine.perform import Happening
 from millpond.engine.reconcile import reclaim_dead
+from millpond.engine.spool import Spool
 from millpond.lanes.lane import Lane
 from millpond.report.summary import Summary
 from millpond.rules.errors import LockHeld, UsageError
@@ -55,9 +56,9 @@ class Drains:
         drainer: Drainer | None = None
         try:
             tend()
-            uuid = hold.enlist()
+            uuid, spool = hold.enlist(sum(policy.lanes[name].width for name in lanes))
             drainer = Drainer(
-                self._store, policy, lanes, uuid, registry=registry, tell=tell, tend=tend, may_lease=hold.stands
+                self._store, policy, lanes, uuid, spool, registry=registry, tell=tell, tend=tend, may_lease=hold.stands
             )
             self._under_way[drainer] = hold
             yield drainer
@@ -100,16 +101,19 @@ class _Hold:
         self._store = store
         self._folder = folder
         self._owner: Owner | None = None
+        self._spool: Spool | None = None
         self._lock = DrainLock(folder)
         self._pid = os.getpid()
         self._giving = threading.Lock()
         self._lock.take(store.now_ms())
 
-    def enlist(self) -> str:
-        """Become an owner; its uuid."""
+    def enlist(self, replies: int) -> tuple[str, Spool]:
+        """Become an owner, with room for so many replies that the queue may not take: its uuid, and its spool."""
         self._owner = Owner(self._folder, "drainer", self._store.now_ms())
+        self._spool = Spool(self._folder, self._owner.uuid, replies)
+        self._spool.prepare()
         self._store.enlist(self._owner.row)
-        return self._owner.uuid
+        return self._owner.uuid, self._spool
 
     def stands(self) -> bool:
         """Whether the drain lock is still what others would find."""
@@ -125,9 +129,17 @@ class _Hold:
             owner, self._owner = self._owner, None
             try:
                 if owner is not None:
-                    owner.leave(partial(self._store.reclaim, owner.uuid, died=False))
+                    owner.leave(partial(self._leave, owner.uuid))
             finally:
+                if self._spool is not None:
+                    self._spool.remove()
                 self._lock.release()
+
+    def _leave(self, uuid: str) -> None:
+        """Write what waits, then take back what was held: what has a reply must not be given to anybody else."""
+        if self._spool is not None:
+            self._spool.write_all(self._store)
+        self._store.reclaim(uuid, died=False)
 
 
 def run(drainer: Drainer, until: Until) -> Summary:

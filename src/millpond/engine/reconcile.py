@@ -5,16 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 from millpond.engine.owner import forget, is_dead
+from millpond.engine.spool import replay, replay_left, spool_path
 from millpond.store.reclaim import Reclaimed
 from millpond.store.store import Store
 
 
 def reclaim_dead(store: Store, folder: Path, *, max_leases_lost: int) -> Reclaimed:
-    """Take back what owners of this host held whose lock is free. Safe at any time, by anybody, any number of times."""
+    """Take back what owners of this host held whose lock is free, after the replies that they left are written.
+
+    Safe at any time, by anybody, any number of times. Raises QueueBusy and QueueUnavailable, and takes nothing back of
+    an owner whose replies cannot be written.
+    """
+    replay_left(store, folder)
     total = Reclaimed()
     for owner in store.living_owners():
         if is_dead(folder, owner):
-            one = store.reclaim(owner.uuid, max_leases_lost=max_leases_lost)
+            one = take_back(store, folder, owner.uuid, max_leases_lost=max_leases_lost)
             forget(folder, owner)
             total = Reclaimed(total.released + one.released, total.ambiguous + one.ambiguous, total.failed + one.failed)
     return total
+
+
+def take_back(store: Store, folder: Path, owner: str, *, max_leases_lost: int) -> Reclaimed:
+    """Reclaim one owner, once the replies that it could not write are written: else their calls would be made again."""
+    replay(store, spool_path(folder, owner))
+    return store.reclaim(owner, max_leases_lost=max_leases_lost)

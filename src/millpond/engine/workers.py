@@ -6,15 +6,18 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from millpond.engine.kept import UNSTORABLE, Kept, without_its_reply
 from millpond.engine.listening import Listening
 from millpond.engine.owner import Owner
 from millpond.engine.reconcile import reclaim_dead
+from millpond.engine.spool import Spool
 from millpond.lanes.handler import raised, returned
 from millpond.rules.admission import InARow, admit
 from millpond.rules.effects import (
@@ -30,7 +33,7 @@ from millpond.rules.effects import (
     Settle,
     Then,
 )
-from millpond.rules.errors import LeaseLost, UsageError
+from millpond.rules.errors import REFUSED, LeaseLost, UsageError
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Lease, Reply
 from millpond.rules.journey import Cleared, approach, call
@@ -39,7 +42,11 @@ from millpond.rules.router import Step, lanes_for, next_lane, route_work
 from millpond.rules.verdict import end, worst_bill
 from millpond.store.lanes import load_of
 from millpond.store.ledger import lost
-from millpond.store.store import Store
+from millpond.store.settle import Settled
+from millpond.store.store import Store, fence
+
+REPLIES = 8
+"""Replies for which a worker's spool has room beforehand; more make it longer. As many as a callable lane's calls."""
 
 NO_JITTER = 0.0
 """A worker's backoff is not spread: chance is drawn by the drainer only."""
@@ -56,6 +63,7 @@ class Workers:
         self._policy = policy
         self._registry = registry
         self._owner: Owner | None = None
+        self._spool = Spool(folder, uuid4().hex, REPLIES)
         self._owning = threading.Lock()
         self._listening = Listening(store.end_own_holds)
         self._in_a_row: defaultdict[str, InARow] = defaultdict(InARow)
@@ -63,10 +71,13 @@ class Workers:
     def lease(self, n: int, *, lanes: Iterable[str] | None = None, owner: str | None = None) -> list[Lease]:
         """Lease up to n jobs. `lanes` are names (None: all of the policy); `owner` another living owner's uuid.
 
-        What dead owners of this host held is taken back first. Raises UnknownLane, LeaseLost for a dead `owner`.
+        What dead owners of this host held is taken back first. Raises UnknownLane, LeaseLost for a dead `owner`, and
+        QueueBusy or QueueUnavailable while a reply that was handed in waits to be written, or none could be kept.
         """
         names = list(lanes) if lanes is not None else list(self._policy.lanes)
         room = {self._policy.lane(name).name: n for name in names}
+        self._spool.write_all(self._store)
+        self._spool.prepare()
         reclaim_dead(self._store, self._folder, max_leases_lost=self._policy.max_leases_lost)
         return self._store.lease(
             owner or self._own(),
@@ -97,7 +108,8 @@ class Workers:
         Returns whether it answers the key now. Retryable, Saturated, Ambiguous and Permanent say how the call ended;
         any other exception is ambiguous on a lane with effects, else retryable. The end is written whoever holds the
         job by now; raises LeaseLost, afterwards, if that is no longer this lease: `accepted` says whether a good reply
-        counted all the same.
+        counted all the same. QueueBusy and QueueUnavailable say where the end is kept: it is written by the next
+        `lease`, `settle`, `accept` or close, by this same call made again, or by whoever finds this process ended.
         """
         lane = self._lane_of(attempt)
         lease, policy = replace(lease, lane=lane.name), self._with(lane.name)
@@ -109,12 +121,33 @@ class Workers:
         next(course)
         settling = course.send(self._heard(lane.name, _evidence(said, lease, lane)))
         assert isinstance(settling, Settle)
-        settled = self._store.settle(attempt, settling.ending, settling.then, lane=lane.name, lease=lease)
-        self._listening.over(attempt)
+        now_ms = self._store.now_ms()
+        kept = Kept(attempt, lane.name, settling.ending, settling.then, fence(lease), now_ms)
         self._in_a_row[lane.name] = self._in_a_row[lane.name].and_then(settling.ending.classified)
+        settled = self._persist(kept, lane, lease)
         if not settled.moved:
             raise LeaseLost(lost(lease), accepted=settled.accepted)
         return settled.accepted
+
+    def _persist(self, kept: Kept, lane: LanePolicy, lease: Lease | None) -> Settled:
+        """Write how an attempt ended, and what of others waits; keep it where the queue does not take it now."""
+        try:
+            settled = self._write(kept, lease)
+        except UNSTORABLE as problem:
+            kept = without_its_reply(kept, problem, lane, self._with(lane.name))
+            settled = self._write(kept, lease)
+        self._spool.clear(kept.uid)
+        with suppress(*REFUSED):
+            self._spool.write_all(self._store)
+        return settled
+
+    def _write(self, kept: Kept, lease: Lease | None) -> Settled:
+        self._listening.over(kept.uid)
+        try:
+            return self._store.settle(kept.uid, kept.ending, kept.then, lane=kept.lane, lease=lease)
+        except REFUSED as problem:
+            self._spool.keep(kept)
+            raise self._spool.explained(problem) from problem
 
     def _perform(self, course: Generator[Effect, Any, Cleared | None], lease: Lease) -> Cleared | None:
         """Perform what a journey asks for up to its call: all of it on the store, one after the other."""
@@ -154,17 +187,26 @@ class Workers:
         """Hand in the reply of an attempt, however late, without a lease. Whether it is in force now."""
         lane = self._lane_of(attempt)
         ending = end(self._heard(lane.name, returned(reply, None)), lane, self._policy)
-        settled = self._store.settle(attempt, ending, ACCEPT, lane=lane.name, lease=None)
-        self._listening.over(attempt)
-        return settled.accepted
+        kept = Kept(attempt, lane.name, ending, ACCEPT, None, self._store.now_ms())
+        return self._persist(kept, lane, None).accepted
 
     def leave(self) -> None:
         """Stop being an owner. What is still held under a lease is others' from here on."""
         self._listening.stop()
         with self._owning:
             owner, self._owner = self._owner, None
-            if owner is not None and owner.row.pid == os.getpid():
-                owner.leave(partial(self._store.reclaim, owner.uuid, died=False))
+            try:
+                if owner is not None and owner.row.pid == os.getpid():
+                    owner.leave(partial(self._leave, owner.uuid))
+                else:
+                    self._spool.write_all(self._store)
+            finally:
+                self._spool.remove()
+
+    def _leave(self, uuid: str) -> None:
+        """Write what waits, then take back what was held: what has a reply must not be given to anybody else."""
+        self._spool.write_all(self._store)
+        self._store.reclaim(uuid, died=False)
 
     def _own(self) -> str:
         with self._owning:

@@ -165,6 +165,12 @@ class Store(Reader):
             partial(settle.settle, uid=uid, ending=ending, then=then, lane=lane, job=job, now_ms=self.now_ms())
         )
 
+    def settle_late(self, uid: str, ending: Ending, then: Then, *, lane: str, job: Fence | None) -> Settled | None:
+        """Write an end that was kept elsewhere, unless it is written; see `settle.settle_late`."""
+        return self.db.write(
+            partial(settle.settle_late, uid=uid, ending=ending, then=then, lane=lane, job=job, now_ms=self.now_ms())
+        )
+
     def detach(self, uid: str, lease: Lease, hold_ms: int) -> bool:
         """Soft timeout: ambiguous, held, still listened to. Whether the job was still ours to move."""
         return self.db.write(partial(settle.detach, uid=uid, job=fence(lease), hold_ms=hold_ms, now_ms=self.now_ms()))
