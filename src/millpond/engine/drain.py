@@ -266,7 +266,7 @@ class Drainer:
                     "the drain lock was deleted or replaced under this drain, so another may drain beside it: "
                     "nothing more is leased; leave the lock file alone and start again"
                 )
-            if not self._spool.is_clear():
+            if self._performer.is_held_up or not self._spool.is_clear():
                 await self._hold_back(until)
                 continue
             self._held_back_s = None

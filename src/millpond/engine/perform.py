@@ -92,6 +92,8 @@ class Performer:
         self.wake = wake
         self.calls: dict[str, Calling[Evidence]] = {}
         self.was_cut = asyncio.Event()
+        self.is_held_up = False
+        """Whether the queue does not take what ends: nothing is leased until it has taken all of it."""
 
     async def perform(self, lease: Lease, order: Sequence[str], taken_boot_ms: int) -> None:
         """Take one leased job as far as it goes now. A lease that was lost meanwhile ends it quietly."""
@@ -165,7 +167,8 @@ class Performer:
 
     async def _keep(self, kept: Kept, refusal: MillpondError) -> Kept:
         """Keep an ending that the queue does not take, and say so, once for all that wait together."""
-        if not self.spool.pending():
+        if not self.is_held_up:
+            self.is_held_up = True
             words = f"{refusal}. Its reply is kept, and nothing is leased until the queue has taken it"
             self.tell(Happening("kept", kept.job.id if kept.job else None, kept.lane, words))
         try:
@@ -176,10 +179,11 @@ class Performer:
         return kept
 
     def _clear(self, kept: Kept) -> None:
-        if not self.spool.pending():
+        if not self.is_held_up:
             return
         self.spool.clear(kept.uid)
         if not self.spool.pending():
+            self.is_held_up = False
             words = "all replies that were kept are in the queue now"
             self.tell(Happening("written", kept.job.id if kept.job else None, kept.lane, words))
 

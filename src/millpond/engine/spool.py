@@ -22,13 +22,16 @@ from pathlib import Path
 from uuid import uuid4
 
 from millpond.db import fork
-from millpond.engine.kept import UNSTORABLE, Kept, dump_kept, load_kept
-from millpond.rules.errors import REFUSED, MillpondError, QueueUnavailable, UsageError
+from millpond.engine.kept import Kept, dump_kept, load_kept
+from millpond.rules.errors import REFUSED, MillpondError, QueueUnavailable
 from millpond.store.store import Store
 
 SLOT_BYTES = 1 << 16
 """Room set aside for each reply. An answer of the 4,096 tokens that our template allows takes 16 kB at 4 bytes a token
 (OpenAI's rule of thumb for English), and stands there twice: as text, and in the provider's own body."""
+
+BLOCK_BYTES = 4096
+"""Entries begin at a multiple of this, however large the slots of the version that wrote them are."""
 
 MARK = b"\0MILLPOND-REPLY\0"
 """Begins an entry. What follows is JSON, which has no NUL, so nothing that was replied looks like an entry."""
@@ -129,8 +132,6 @@ class Spool:
                     _write_late(store, kept)
                 except REFUSED as problem:
                     raise self.explained(problem) from problem
-                except UsageError as problem:
-                    log.error("%s: attempt %s: %s", self._path, uid, problem)
                 self.clear(uid)
 
     def explained(self, problem: MillpondError) -> MillpondError:
@@ -145,13 +146,16 @@ class Spool:
         return type(problem)("; ".join(words))
 
     def remove(self) -> None:
-        """Give the lock back; the file goes unless something is left in it."""
+        """Give the lock back; the file goes unless something is left in it, which is then for others to write."""
         with self._mutex:
+            if in_memory := self._kept.keys() - self._places.keys():
+                log.error("lost, for want of any room: the replies of the attempts %s", ", ".join(sorted(in_memory)))
             if self._descriptor is not None:
                 if not self._places and self._stands():
                     self._path.unlink(missing_ok=True)
                 os.close(self._descriptor)
                 self._descriptor = None
+            self._kept, self._places = {}, {}
 
     def before_fork(self, deadline: float) -> None:
         """Nothing to prepare: the child's spool is another."""
@@ -282,10 +286,16 @@ def _write_entries(store: Store, path: Path, descriptor: int) -> tuple[int, int]
     written = refused = 0
     for entry in _entries(path, descriptor):
         try:
-            written += _write_late(store, load_kept(entry))
-        except (*UNSTORABLE, LookupError, UsageError) as problem:
-            log.error("%s: an entry cannot be written to this queue, and is left: %s", path, problem)
+            kept = load_kept(entry)
+        except Exception as problem:  # whatever another version wrote: it must not keep all others from draining
+            log.error("%s: an entry of another version is left for it: %s: %s", path, type(problem).__name__, problem)
             refused += 1
+            continue
+        if store.lane_of(kept.uid) is None:
+            log.error("%s: the ledger of this queue has no attempt %s; its reply is left there", path, kept.uid)
+            refused += 1
+            continue
+        written += _write_late(store, kept)
     return written, refused
 
 
@@ -297,15 +307,15 @@ def _entries(path: Path, descriptor: int) -> Iterator[bytes]:
         start = os.pread(descriptor, head, at)
         size = int.from_bytes(start[len(MARK) : len(MARK) + 8], "big")
         if not start.startswith(MARK):
-            at += SLOT_BYTES
+            at += BLOCK_BYTES
             continue
         entry = os.pread(descriptor, size, at + head) if size <= end - at - head else b""
         if len(entry) == size and hashlib.sha256(entry).digest() == start[len(MARK) + 8 :]:
             yield entry
-            at += -(-(head + size) // SLOT_BYTES) * SLOT_BYTES
+            at += -(-(head + size) // BLOCK_BYTES) * BLOCK_BYTES
         else:
             log.warning("%s: an entry at byte %s was never written whole, and is passed over", path, f"{at:,}")
-            at += SLOT_BYTES
+            at += BLOCK_BYTES
 
 
 def _write_late(store: Store, kept: Kept) -> bool:
