@@ -188,4 +188,4 @@ def test_an_end_that_is_no_reply_is_kept_too(open_queue: Open, monkeypatch: pyte
     other.close()
     assert queue.lease() == []
     assert queue.job(lease.job_id).wait_reason == "backoff"
-    assert [(row.outcome, row.message) for row in queue.ledger()] == [("ambiguous", "who knows")]
+    assert [(row.outcome, row.message) for row in queue.ledger()] == [("ambiguous", "Ambiguous: who knows")]
