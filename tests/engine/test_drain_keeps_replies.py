@@ -65,19 +65,26 @@ def held_up(mill: Mill, disk: Disk, lane: ScriptedLane, then: Callable[[], Await
     return act
 
 
-def test_nothing_is_leased_while_a_reply_waits(mill: Mill, disk: Disk) -> None:
-    lane = free([Held(LONG), Held(LONG)], max_in_flight=2)
-    mill.ask("a", "b", "c")
+def test_nothing_is_leased_while_a_reply_waits(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = free([Held(LONG), Held(LONG)], max_in_flight=3)
+    mill.ask("a", "b")
     calls: list[int] = []
 
-    async def look() -> None:
-        for _ in range(5):
-            await asyncio.sleep(0.03)
-        calls.append(len(lane.calls))
-        disk.has_room()
+    def refused(*_: Any, **__: Any) -> None:
+        raise QueueUnavailable("no room left")
+
+    async def act() -> None:
+        await lane.began(2)
+        with monkeypatch.context() as patch:
+            patch.setattr(perform.settle, "settle", refused)
+            lane.let_go()
+            await mill.hears("kept")
+            mill.ask("c")
+            await asyncio.sleep(0.3)  # that nothing happens can only be waited for
+            calls.append(len(lane.calls))
 
     async def run() -> Summary:
-        return await during(mill.drainer(lane).run(), held_up(mill, disk, lane, look))
+        return await during(mill.drainer(lane).run(Until(until_empty=True)), act)
 
     assert asyncio.run(run()).done == 3
     assert calls == [2]
