@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from millpond.engine import spool as room
 from millpond.engine.kept import Kept, dump_kept, load_kept, without_its_reply
-from millpond.engine.spool import BLOCK_BYTES, MARK, SLOT_BYTES, Spool, replay, replay_left, spool_path
+from millpond.engine.spool import BLOCK_BYTES, MARK, SLOT_BYTES, Spool, replay, spool_path
 from millpond.rules.admission import Closing
 from millpond.rules.effects import ACCEPT, UNROUTED, Ending, Heard, Then
 from millpond.rules.errors import QueueUnavailable
@@ -207,10 +207,10 @@ def spooled(tmp_path: Path, scene: Scene, *keys: str) -> tuple[Path, dict[str, s
 
 def test_what_was_left_is_written_and_its_file_goes(tmp_path: Path, scene: Scene) -> None:
     path, _ = spooled(tmp_path, scene, "a", "b")
-    replay_left(scene.store, tmp_path)
+    replay(scene.store, tmp_path, only_left=True)
     assert (scene.store.counts()["done"], path.exists()) == (2, False)
-    replay_left(scene.store, tmp_path)
-    replay(scene.store, path)
+    replay(scene.store, tmp_path, only_left=True)
+    replay(scene.store, tmp_path)
     assert scene.store.miscounted() == {}
 
 
@@ -225,7 +225,7 @@ def test_an_attempt_that_is_written_is_left_as_it_is(tmp_path: Path, scene: Scen
     scene.store.settle(uid, one.ending, one.then, lane="free", lease=lease)
     scene.store.open_lane("free")
     spool.remove()
-    replay_left(scene.store, tmp_path)
+    replay(scene.store, tmp_path, only_left=True)
     assert scene.store.closed_lanes() == {}
     assert scene.store.counts()["ready"] == 1
 
@@ -238,7 +238,7 @@ def test_an_answer_that_was_retired_meanwhile_stays_so(tmp_path: Path, scene: Sc
     scene.store.resolve(uids["k"], "same")
     scene.settle(scene.send(second), "first answer", lease=second)
     fresh = scene.ask("k", fresh=True)
-    replay(scene.store, path)
+    replay(scene.store, tmp_path)
     assert (scene.attempt(uids["k"]).outcome, scene.store.artifact("k")) == ("ok", None)
     assert (scene.state(fresh.job_id), path.exists()) == ("ready", False)
 
@@ -246,9 +246,9 @@ def test_an_answer_that_was_retired_meanwhile_stays_so(tmp_path: Path, scene: Sc
 def test_the_spool_of_one_who_lives_is_his(tmp_path: Path, scene: Scene, spool: Spool) -> None:
     lease, uid = scene.in_flight()
     spool.keep(kept(uid, job=fence(lease)))
-    replay_left(scene.store, tmp_path)
+    replay(scene.store, tmp_path, only_left=True)
     assert scene.store.counts()["leased"] == 1
-    replay(scene.store, spool.path)  # he is taken for dead: he may be frozen, and go on writing there
+    replay(scene.store, tmp_path)  # he is taken for dead: he may be frozen, and go on writing there
     assert (scene.store.counts()["done"], left(spool.path)) == (1, [uid])
     spool.write_all(scene.store)
     assert (spool.pending(), left(spool.path), scene.store.miscounted()) == (0, [], {})
@@ -262,7 +262,7 @@ def test_what_the_queue_can_never_take_is_left_under_another_name(
     spool.prepare()
     spool.keep(kept("of another queue"))
     spool.remove()
-    replay_left(scene.store, tmp_path)
+    replay(scene.store, tmp_path, only_left=True)
     assert scene.store.counts()["done"] == 1
     assert [one.name for one in path.parent.iterdir()] == ["other.refused"]
     assert "has no attempt of another queue" in caplog.text
@@ -274,7 +274,7 @@ def test_an_entry_of_another_version_is_left_to_it(
     monkeypatch.setattr("millpond.engine.kept.FORMAT", 2)
     path, _ = spooled(tmp_path, scene, "a")
     monkeypatch.undo()
-    replay_left(scene.store, tmp_path)
+    replay(scene.store, tmp_path, only_left=True)
     assert [one.name for one in path.parent.iterdir()] == ["left.refused"]
 
 
@@ -284,7 +284,7 @@ import os, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
 from test_spool import kept
-from millpond.engine.spool import Spool, replay_left
+from millpond.engine.spool import Spool
 spool = Spool(Path(sys.argv[1]), "me", 1)
 spool.prepare()
 spool.keep(kept("parent's"))

@@ -355,6 +355,37 @@ def who_dies_when_policy_has_given_a_call_up_pays_no_second_time(world: World) -
     assert state(world, job) == "failed"
 
 
+def what_a_dead_drainer_could_not_write_is_written_before_its_work_is_given_away(world: World) -> None:
+    first, second, *_ = world.drainers
+    world.plans.append(OK)
+    flight = until(world, take(world, first, job := ask(world)), steps.Settle)
+    world.fill(60_000)
+    world.fly(flight)
+    world.crash(first)
+    world.tend(second)
+    assert state(world, job) == "leased", "nobody is reclaimed while the queue takes nothing"
+    world.pass_time(60_000)
+    world.tend(second)
+    world.calm()
+    assert (state(world, job), len(world.witness.calls)) == ("done", 1)
+
+
+def what_a_frozen_drainer_could_not_write_is_written_by_others_and_then_by_itself(world: World) -> None:
+    first, second, *_ = world.drainers
+    world.plans.append(OK)
+    flight = until(world, take(world, first, job := ask(world)), steps.Settle)
+    world.fill(20_000)
+    world.fly(flight)
+    world.freeze(first, 50_000)
+    world.pass_time(20_000)
+    world.tend(second)
+    assert state(world, job) == "done"
+    world.pass_time(30_000)
+    finish(world, flight)
+    world.calm()
+    assert (len(world.witness.calls), first.spool.pending()) == (1, 0)
+
+
 HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
     one.__name__: (one, policy)
     for one, policy in [
@@ -375,5 +406,7 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (a_late_reply_replaces_an_estimate, two_lanes("same", price=DEAR, max_output_tokens=100)),
         (the_schema_refuses_a_second_open_attempt, two_lanes()),
         (record_heeds_an_answer_that_nobody_told_it_of, two_lanes()),
+        (what_a_dead_drainer_could_not_write_is_written_before_its_work_is_given_away, two_lanes()),
+        (what_a_frozen_drainer_could_not_write_is_written_by_others_and_then_by_itself, two_lanes()),
     ]
 }

@@ -10,6 +10,7 @@ import apsw
 import pytest
 
 from millpond.db.database import Transaction
+from millpond.engine import reconcile
 from millpond.store import holds, ledger, reclaim, settle, store
 from millpond.store.settle import Settled
 from millpond.testing.simulation.world import World
@@ -134,6 +135,12 @@ def find_no_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "is_blocking", lambda *_: False)
 
 
+def reclaim_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work of a dead owner is given away, and what it kept stays where it is."""
+    monkeypatch.setattr(reconcile, "take_back", lambda store, _, owner, **how: store.reclaim(owner, **how))
+    monkeypatch.setattr(reconcile, "replay", lambda *_, **__: None)
+
+
 LOOK = "AND lease_no = :lease_no", "AND :lease_no >= 0"
 STORED = "VALUES (:uid, :body)", "SELECT :uid, :body WHERE length(:body) < 0"
 ONCE = "(outcome IS NULL OR outcome = 'ambiguous')", "1"
@@ -239,6 +246,11 @@ REMOVALS: dict[str, Removal] = {
             "After a call that was decided as `fail` there is no other",
             without_sql(("history", "outcome, resolution,", "outcome, nullif(resolution, 'fail') AS resolution,")),
             "who_dies_when_policy_has_given_a_call_up_pays_no_second_time",
+        ),
+        Removal(
+            "What an owner could not write is written before it is reclaimed",
+            reclaim_first,
+            "what_a_dead_drainer_could_not_write_is_written_before_its_work_is_given_away",
         ),
     ]
 }

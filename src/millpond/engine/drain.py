@@ -420,7 +420,8 @@ class Drainer:
         self._count_cancels()
         if self._tend is None:
             return 0
-        self._store.end_own_holds(self._owner)
+        if not self._spool.pending():  # what a hold waits for may be at hand
+            self._store.end_own_holds(self._owner)
         reclaimed = self._tend()
         if reclaimed.released:  # they are back where they were, perhaps behind what was looked at there
             self._looked_at.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from millpond.engine.owner import forget, is_dead
-from millpond.engine.spool import replay, replay_left, spool_path
+from millpond.engine.spool import replay
 from millpond.store.reclaim import Reclaimed
 from millpond.store.store import Store
 
@@ -16,7 +16,7 @@ def reclaim_dead(store: Store, folder: Path, *, max_leases_lost: int) -> Reclaim
     Safe at any time, by anybody, any number of times. Raises QueueBusy and QueueUnavailable, and takes nothing back of
     an owner whose replies cannot be written.
     """
-    replay_left(store, folder)
+    replay(store, folder, only_left=True)
     total = Reclaimed()
     for owner in store.living_owners():
         if is_dead(folder, owner):
@@ -27,6 +27,9 @@ def reclaim_dead(store: Store, folder: Path, *, max_leases_lost: int) -> Reclaim
 
 
 def take_back(store: Store, folder: Path, owner: str, *, max_leases_lost: int) -> Reclaimed:
-    """Reclaim one owner, once the replies that it could not write are written: else their calls would be made again."""
-    replay(store, spool_path(folder, owner))
+    """Reclaim one owner, once the replies that it could not write are written: else their calls would be made again.
+
+    In whichever spool: an owner that was given up before and has taken another name keeps to the one that it has.
+    """
+    replay(store, folder)
     return store.reclaim(owner, max_leases_lost=max_leases_lost)

@@ -232,19 +232,18 @@ def spool_path(folder: Path, uuid: str) -> Path:
     return folder / "spool" / f"{uuid}.spool"
 
 
-def replay_left(store: Store, folder: Path) -> None:
-    """Write to the queue what processes left behind that ended before it took their replies. Raises as `replay`."""
-    for path in sorted((folder / "spool").glob("*.spool")):
-        replay(store, path, only_left=True)
+def replay(store: Store, folder: Path, *, only_left: bool = False) -> None:
+    """Write to the queue what stands in the spools, and delete those whose owner is dead.
 
-
-def replay(store: Store, path: Path, *, only_left: bool = False) -> None:
-    """Write to the queue what stands in a spool, and delete it if its owner is dead.
-
-    One whose owner is only taken for dead stays, as it may go on writing there; `only_left` leaves it alone altogether.
-    Raises QueueBusy or QueueUnavailable, and deletes nothing, while the queue does not take it. What it can never take
-    stays in the folder under another name.
+    `only_left`: of those alone. One whose owner lives, or only stands still, stays; that he writes the same again
+    changes nothing. Raises QueueBusy or QueueUnavailable, and deletes nothing, while the queue does not take it. What
+    it can never take stays in the folder under another name.
     """
+    for path in sorted((folder / "spool").glob("*.spool")):
+        _replay(store, path, only_left=only_left)
+
+
+def _replay(store: Store, path: Path, *, only_left: bool) -> None:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -260,7 +259,7 @@ def replay(store: Store, path: Path, *, only_left: bool = False) -> None:
             return
         written, refused = _write_entries(store, path, descriptor)
         if written:
-            log.warning("written now, from %s: %s that the queue could not take before", path, _replies(written))
+            log.info("written now, from %s: %s that the queue could not take before", path, _replies(written))
         if is_left and _is_file_of(path, descriptor):
             if refused:
                 path.rename(path.with_suffix(".refused"))

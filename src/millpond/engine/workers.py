@@ -65,7 +65,7 @@ class Workers:
         self._owner: Owner | None = None
         self._spool = Spool(folder, uuid4().hex, REPLIES)
         self._owning = threading.Lock()
-        self._listening = Listening(store.end_own_holds)
+        self._listening = Listening(self._end_holds)
         self._in_a_row: defaultdict[str, InARow] = defaultdict(InARow)
 
     def lease(self, n: int, *, lanes: Iterable[str] | None = None, owner: str | None = None) -> list[Lease]:
@@ -189,6 +189,10 @@ class Workers:
         ending = end(self._heard(lane.name, returned(reply, None)), lane, self._policy)
         kept = Kept(attempt, lane.name, ending, ACCEPT, None, self._store.now_ms())
         return self._persist(kept, lane, None).accepted
+
+    def _end_holds(self, owner: str) -> None:
+        if not self._spool.pending():  # what a hold waits for may be at hand
+            self._store.end_own_holds(owner)
 
     def leave(self) -> None:
         """Stop being an owner. What is still held under a lease is others' from here on."""

@@ -10,8 +10,11 @@ import random
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from millpond.engine.kept import Kept
+from millpond.engine.spool import Spool
 from millpond.rules import effects as steps
 from millpond.rules.admission import Admitted, LaneLoad, NotNow, admit, room
 from millpond.rules.effects import Effect, Facts, Heard, Instead, Recorded, Silence
@@ -22,7 +25,7 @@ from millpond.rules.journey import journey
 from millpond.rules.policy import Policy
 from millpond.rules.router import lanes_for, route_work
 from millpond.rules.verdict import worst_bill
-from millpond.store.store import Store
+from millpond.store.store import Store, fence
 from millpond.testing.clock import FakeClock
 from millpond.testing.simulation.calls import Call, Plan, evidence
 from millpond.testing.simulation.witness import Witness
@@ -43,6 +46,9 @@ class Ground:
     plan: Callable[[str], Plan]
     """Lane -> what becomes of the call that leaves now."""
     log: Callable[..., None]
+    folder: Path
+    takes: Callable[[], bool]
+    """Whether the queue takes what ends now; it is kept in a spool otherwise."""
     uids: int = 0
     owners: int = 0
 
@@ -57,8 +63,9 @@ class Ground:
 class Flight:
     """One journey under way: its generator, and the effect that it asks for next."""
 
-    def __init__(self, ground: Ground, lease: Lease) -> None:
+    def __init__(self, ground: Ground, lease: Lease, spool: Spool) -> None:
         self._ = ground
+        self._spool = spool
         self.lease = lease
         self.taken_ms = ground.clock()
         self.detached = False
@@ -148,11 +155,22 @@ class Flight:
         self._.store.stop_listening(self.uid)
         self._.witness.held(self.uid, self._.clock())
 
-    def settle(self, effect: steps.Settle) -> None:
+    def settle(self, effect: steps.Settle) -> Any:
+        if not self._.takes():
+            self._keep(effect)
+            return WAITING  # it is tried again
+        self._spool.clear(self.uid)
         self._.witness.delivered(self.uid, effect.ending)
         lease = None if self.detached else self.lease
         settled = self._.store.settle(self.uid, effect.ending, effect.then, lane=effect.lane, lease=lease)
         self._.log("settled", self.uid, effect.ending.outcome, "accepted" if settled.accepted else "")
+        return None
+
+    def _keep(self, effect: steps.Settle) -> None:
+        self._.log("kept", self.uid, effect.ending.outcome)
+        job = None if self.detached else fence(self.lease)
+        self._spool.keep(Kept(self.uid, effect.lane, effect.ending, effect.then, job, self._.clock()))
+        self._.witness.keep(self.uid, effect.ending)
 
     def give(self, effect: steps.Give) -> None:
         self._.store.give(self.lease, effect.then)
@@ -202,16 +220,26 @@ class Drainer:
     """When it was last frozen, and its beat stood still."""
     frozen_until_ms: int = 0
     flights: list[Flight] = field(default_factory=list[Flight])
+    spool: Spool = field(init=False)
+    left: list[str] = field(default_factory=list[str])
+    """What stood in its spool when it died."""
 
     def __post_init__(self) -> None:
         self.owner = self.ground.owner()
+        self.spool = Spool(self.ground.folder, self.owner, 8)
+        self.spool.prepare()
 
     def is_awake(self) -> bool:
         """Whether it can do anything now."""
         return self.is_alive and self.frozen_until_ms <= self.ground.clock()
 
     def lease(self, most: int) -> int:
-        """Lease into free slots. An owner that finds itself dead takes a new name, and leases nothing this time."""
+        """Lease into free slots, unless a reply waits to be written.
+
+        An owner that finds itself dead takes a new name, and leases nothing this time.
+        """
+        if not self.spool.is_clear():
+            return 0
         ground, policy = self.ground, self.ground.policy
         now_ms = ground.clock()
         free = {
@@ -231,7 +259,7 @@ class Drainer:
         except LeaseLost:
             self.owner = ground.owner()
             return 0
-        self.flights += [Flight(ground, lease) for lease in leases]
+        self.flights += [Flight(ground, lease, self.spool) for lease in leases]
         return len(leases)
 
     def may_reclaim(self, other: Drainer) -> bool:
@@ -239,6 +267,10 @@ class Drainer:
         if other is self or not other.is_alive:
             return other is not self
         return not other.is_awake() and self.ground.clock() - other.frozen_ms >= self.ground.policy.lease_ms
+
+    def kept(self) -> list[str]:
+        """The attempts whose ends it could not write."""
+        return self.left or [flight.uid for flight in self.flights if flight.uid in self.ground.witness.kept]
 
     def land(self) -> None:
         """Let go of journeys that have ended."""

@@ -24,7 +24,7 @@ LEASE_MS = 15_000
 
 SHARES: Mapping[str, float] = {
     "work": 70, "time": 6, "ask": 9, "withdraw": 1, "take_back": 1, "cancel": 2, "retry": 2.5, "decide": 0.5,
-    "replay": 1, "close": 0.2, "open": 0.7, "crash": 1.2, "freeze": 0.8,
+    "replay": 1, "close": 0.2, "open": 0.7, "crash": 1.2, "freeze": 0.8, "fill": 0.6,
 }  # fmt: skip
 """How often each thing is done in the storm, in per cent or so; each seed has its own leanings."""
 
@@ -93,6 +93,8 @@ class Storm:
                 world.crash(rng.choice(world.drainers))
             case "freeze" if awake:
                 world.freeze(rng.choice(awake), rng.choice([3_000, 20_000, 50_000]))
+            case "fill":
+                world.fill(rng.choice([2_000, 9_000]))
             case "close":
                 world.close_lane(rng.choice(list(world.policy.lanes)), rng.choice([None, world.clock() + 9_000]))
             case "open":

@@ -12,7 +12,7 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.resources import files
@@ -22,6 +22,7 @@ from typing import Any
 from millpond.db.migrations import read_folder
 from millpond.db.sqlite import SqliteDatabase
 from millpond.db.statements import load
+from millpond.engine import reconcile
 from millpond.rules.admission import Closing
 from millpond.rules.effects import ACCEPT, Heard
 from millpond.rules.errors import KeyConflict
@@ -79,6 +80,7 @@ class World:
         self._tell = trace
         self.policy = policy
         self._kinds = kinds
+        self.full_until_ms = 0
         self.plans: list[Plan] = []
         """What becomes of the next calls, one after the other; after the last, chance decides."""
         self.store = Store(open_sqlite(self.path, durable=False), self.clock)
@@ -89,7 +91,8 @@ class World:
             durable=False,
         )
         self.witness = Witness(self._eye, self.policy)
-        self.ground = Ground(self.store, self.clock, self.policy, self.rng, self.witness, self._plan, self.log)
+        self.ground = Ground(self.store, self.clock, self.policy, self.rng, self.witness, self._plan, self.log,
+                             self.folder, self.takes)  # fmt: skip
         self.drainers = [Drainer(self.ground) for _ in range(self.rng.choice([2, 3, 4]))]
         self.dead: list[Drainer] = []
 
@@ -216,17 +219,43 @@ class World:
         return got
 
     def tend(self, drainer: Drainer) -> int:
-        """Let a drainer end its own holds that ran out, and reclaim what it may take for dead. How much it did."""
-        done = self.store.end_own_holds(drainer.owner)
-        living = self.witness.seen.living
-        for other in [*self.drainers, *self.dead]:
+        """Let a drainer end its own holds that ran out, and reclaim what it may take for dead. How much it did.
+
+        What these could not write is written first, and while the queue takes nothing, nobody is reclaimed.
+        """
+        done = 0 if drainer.spool.pending() else self.store.end_own_holds(drainer.owner)
+        living, most = self.witness.seen.living, self.policy.max_leases_lost
+        if self.takes():
+            self._tell_of(self.dead)
+            reconcile.replay(self.store, self.folder, only_left=True)
+            self.witness.check()
+        for other in [*self.drainers, *self.dead] if self.takes() else []:
             if other.owner in living and drainer.may_reclaim(other):
-                reclaimed = self.store.reclaim(other.owner, max_leases_lost=self.policy.max_leases_lost)
+                self._tell_of([*self.dead, *self.drainers])
+                reclaimed = reconcile.take_back(self.store, self.folder, other.owner, max_leases_lost=most)
                 self.log("reclaimed", other.owner, "dead" if not other.is_alive else "frozen", reclaimed)
                 done += 1
         self.dead = [other for other in self.dead if other.owner in look(self._eye).living]
         self.witness.check()
         return done
+
+    def _tell_of(self, owners: Iterable[Drainer]) -> None:
+        """Tell the witness of the replies in their spools, which are about to be written."""
+        kept = [uid for owner in owners for uid in owner.kept() if uid in self.witness.kept]
+        for uid in kept:
+            self.log("found", uid)
+            self.witness.delivered(uid, self.witness.kept[uid])
+        if len(kept) > 1:  # which of them comes first for its key is not for us to say
+            self.witness.owed = None
+
+    def takes(self) -> bool:
+        """Whether the queue takes what ends: its disk is not full."""
+        return self.full_until_ms <= self.clock()
+
+    def fill(self, for_ms: int) -> None:
+        """The disk is full for a while. Only the ends of calls meet it here: all else just waits, in life too."""
+        self.log("full", for_ms)
+        self.full_until_ms = self.clock() + for_ms
 
     def crash(self, drainer: Drainer) -> None:
         """A process dies, its calls with it; another comes up."""
@@ -234,6 +263,8 @@ class World:
             self.history.happened[f"crash at {type(flight.next).__name__}"] += 1
         self.log("crashed", drainer.owner)
         drainer.is_alive = False
+        drainer.left = drainer.kept()
+        drainer.spool.remove()
         drainer.flights = []
         self.drainers.remove(drainer)
         self.dead.append(drainer)
@@ -262,6 +293,7 @@ class World:
     def calm(self) -> None:
         """Let everything come to an end. Raises PromiseBroken for what does not."""
         self.log("calm")
+        self.full_until_ms = 0
         self._kinds = calls.CALM_WEIGHTS
         for self.history.calm_rounds in range(CALM_ROUNDS):
             if self._round():
