@@ -318,6 +318,8 @@ class Drainer:
             ready |= await self._unroute(lane)
         if not ready & {UNROUTED, *has_room} and not await self._scribe.look(self._is_due):
             return 0
+        if self._performer.is_held_up:
+            return 0
         taken = self._boot_ms()
         got = await self._scribe.write(
             partial(
