@@ -50,6 +50,12 @@ def _ledger_rows(path: str) -> int:
         database.close()
 
 
+@pytest.fixture(autouse=True)
+def spend_books_are_the_tests_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test writes into the spend book of whoever runs it, in this process or in one that it starts."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The folder that commands are given in."""

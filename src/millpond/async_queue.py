@@ -15,7 +15,7 @@ from millpond.db import fork
 from millpond.door import Registry
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.draining import not_drained
-from millpond.engine.perform import Happening
+from millpond.engine.happening import Happening
 from millpond.engine.steadfast import keep, to_its_end
 from millpond.lanes.given import Lanes
 from millpond.paged import Paged
@@ -193,7 +193,12 @@ class AsyncQueue:
 
     cancel = _awaited(Queue.cancel)
     retry = _awaited(Queue.retry)
+    decide = _awaited(Queue.decide)
+    unpin = _awaited(Queue.unpin)
+    reconcile = _awaited(Queue.reconcile)
     resume_lane = _awaited(Queue.resume_lane)
+    stop = _awaited(Queue.stop)
+    resume = _awaited(Queue.resume)
 
     async def drain(
         self,

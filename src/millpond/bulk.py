@@ -1,4 +1,4 @@
-"""Bulk verbs: cancel and retry of many jobs, chosen by ids, by a filter or by a submission; tried dry, or done.
+"""Bulk verbs: cancel, retry and unpin of many jobs, chosen by ids, by a filter or by a submission; tried dry, or done.
 
 Jobs are read a page at a time and moved CHUNK_JOBS to a commit; nothing is held in between.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Protocol, TypeAlias, cast
 
@@ -16,6 +17,7 @@ from millpond.rules.filters import parse
 from millpond.rules.job import MAX_ID, BulkReport, Job, Submission
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.router import hold_ms
+from millpond.rules.verdict import worst_of
 from millpond.store.persons import UNKNOWN, Moved, Whose
 from millpond.store.store import Store
 
@@ -110,7 +112,23 @@ class Retry:
         """Ask again, with the policy's attempts granted anew."""
         granted = self.policy.max_attempts_per_job
         ids = [job.id for job in jobs]
-        return self.store.retry(ids, granted=granted, lane=self.lane, submissions=self.submissions)
+        bill = partial(worst_of, policy=self.policy)
+        return self.store.retry(ids, granted=granted, lane=self.lane, submissions=self.submissions, bill=bill)
+
+
+@dataclass(frozen=True, slots=True)
+class Unpin:
+    """Route jobs from their first lane again that an unknown outcome has pinned to a further one."""
+
+    store: Store
+
+    def would(self, jobs: Sequence[Job]) -> list[Moved]:
+        """Whether their past pins them."""
+        return self.store.would_unpin([job.id for job in jobs])
+
+    def do(self, jobs: Sequence[Job]) -> list[Moved]:
+        """Forget what pinned them."""
+        return self.store.unpin([job.id for job in jobs])
 
 
 def run(verb: Verb, jobs: Iterable[Job | None], *, dry_run: bool) -> BulkReport:

@@ -10,15 +10,16 @@ from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from millpond import bulk
 from millpond.door import Askable, Door, Registry
 from millpond.engine.clock import wall_ms
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.draining import Drains, not_drained, run
+from millpond.engine.happening import Happening
 from millpond.engine.owner import DrainLock, Holder
-from millpond.engine.perform import Happening
+from millpond.engine.reconciling import ask_now, reconcile
 from millpond.engine.workers import Workers
 from millpond.intake import Defaults
 from millpond.lanes.given import Lanes, choose_lanes
@@ -29,6 +30,7 @@ from millpond.report.estimate import Estimate
 from millpond.report.report import Report
 from millpond.report.status import Status
 from millpond.report.summary import Summary
+from millpond.rules import stops
 from millpond.rules.errors import LockHeld, UsageError
 from millpond.rules.filters import parse
 from millpond.rules.html import table
@@ -47,9 +49,13 @@ from millpond.rules.job import (
 )
 from millpond.rules.numbers import seconds, whole_number
 from millpond.rules.policy import Policy
+from millpond.rules.stops import Stops, Whole
 from millpond.rules.times import instant_ms
+from millpond.rules.verdict import worst_of
 from millpond.settings.home import make_home
 from millpond.settings.load import Settings, load
+from millpond.spend.book import SpendBook
+from millpond.store.deciding import Choice
 from millpond.store.looking import number_of
 from millpond.store.store import Store, open_sqlite
 from millpond.waiters import EVERYTHING, Doorbell, Everything, Waitable, Waiters, no_request, request_id
@@ -68,11 +74,13 @@ class Queue:
         policy: Policy,
         *,
         home: Path,
+        spend: Path | None = None,
         registry: Registry | Callable[[], Registry] | None = None,
         doorbell: Doorbell | None = None,
     ) -> None:
         """`folder` holds the locks beside the database; `open` finds all of this from settings.
 
+        `spend` is the spend book's file, by default the home's own; it is made when the first money is reserved.
         A `registry` may be given as a function, which is called when the first command is met: looking needs none.
         `doorbell` is the one that the store rings; without it, commits of this process are noticed as others' are.
         """
@@ -82,8 +90,10 @@ class Queue:
         self.home = home
         self._find_registry = registry if callable(registry) else lambda: registry
         self.door = Door(store, lambda: self.policy, lambda: self.registry)
-        self._workers = Workers(store, folder, policy, lambda: self.registry)
-        self._drains = Drains(store, folder)
+        self.book = SpendBook(spend or home / "spend.db", store.uuid, store.now_ms, durable=policy.durable)
+        asking = partial(ask_now, store, policy)
+        self._workers = Workers(store, self.book, folder, policy, lambda: self.registry, asking)
+        self._drains = Drains(store, self.book, folder)
         self._waiters = Waiters(store, doorbell or Doorbell())
 
     @classmethod
@@ -98,14 +108,13 @@ class Queue:
         """Open the queue of a folder (None: the home that settings name), making what is not there.
 
         `policy` replaces the lanes and limits of the settings; `registry` maps names of command types to their pydantic
-        models. Raises SettingsError, SchemaTooNew, QueueUnavailable. `spend` is kept for the money issue and must be
-        None until then.
+        models. `spend` is the file of the spend book, which queues may share (None: where the settings say). Raises
+        SettingsError, SchemaTooNew, QueueUnavailable.
         """
-        if spend is not None:
-            raise UsageError("spend: the spend book comes with a later version; leave it out")
         if isinstance(target, str) and "://" in target:
             raise UsageError(f"queue {target!r}: PostgreSQL comes with a later version; wanted a folder")
-        return cls.at(load(home=target), policy=policy, registry=registry)
+        flags = {"spend.path": str(spend) if spend is not None else None}
+        return cls.at(load(home=target, flags=flags), policy=policy, registry=registry)
 
     @classmethod
     def at(cls, settings: Settings, *, policy: Policy | None = None, registry: Registry | None = None) -> Queue:
@@ -121,7 +130,13 @@ class Queue:
         database = open_sqlite(settings.queue, durable=policy.durable, on_commit=doorbell.ring)
         store = Store(database, wall_ms)
         return cls(
-            store, database.lock_folder, policy, home=settings.home, registry=registry or named, doorbell=doorbell
+            store,
+            database.lock_folder,
+            policy,
+            home=settings.home,
+            spend=settings.spend,
+            registry=registry or named,
+            doorbell=doorbell,
         )
 
     @cached_property
@@ -140,6 +155,7 @@ class Queue:
             self._workers.leave()
         finally:
             self.store.close()
+            self.book.close()
             self._waiters.close()
 
     def __enter__(self) -> Queue:
@@ -271,7 +287,7 @@ class Queue:
 
     def status(self) -> Status:
         """How the queue stands: counts, lanes, alerts, what needs a person. Costs the same at any backlog."""
-        return status.build(self.store, self.policy, self.drainer())
+        return status.build(self.store, self.book, self.policy, self.drainer())
 
     def explain(self, job_id: int) -> str:
         """Why a job is where it is, its attempts with their evidence, and what comes next. Raises UsageError."""
@@ -386,11 +402,63 @@ class Queue:
         chosen = bulk.choose(self.store, filter_or_ids)
         return bulk.run(bulk.Retry(self.store, self.policy, chosen.submissions, lane), chosen.jobs, dry_run=dry_run)
 
+    def decide(self, job_id: int, choice: Choice) -> Job:
+        """Your word on a job whose call ended in the dark: asked for, or before its hold is over. The job as it is now.
+
+        `pin`: pay again on the next lane; `same`: once more on the same lane; `fail`: do not pay again. Its late reply
+        is still received if it comes. Raises UsageError for a job of which nothing is to be decided.
+        """
+        if choice not in get_args(Choice):
+            raise UsageError(f"decide: found {choice!r:.40}, wanted one of {', '.join(get_args(Choice))}")
+        job = self.job(job_id)
+        done = self.store.decide(job.id, choice, bill=partial(worst_of, policy=self.policy))
+        if not done.moved:
+            wanted = "wanted one that is asked or held; `millpond jobs state:asked` lists the first"
+            raise UsageError(f"job {job.id}: {done.why}; {wanted}")
+        return self.job(job.id)
+
+    def unpin(self, filter_or_ids: bulk.Which, *, dry_run: bool = False) -> BulkReport:
+        """Route jobs from their first lane again that an unknown outcome has pinned to a further one."""
+        chosen = bulk.choose(self.store, filter_or_ids)
+        return bulk.run(bulk.Unpin(self.store), chosen.jobs, dry_run=dry_run)
+
+    def reconcile(self) -> Summary:
+        """Look at everything whose end is unknown, once: take back what the dead held, ask the lanes that recall.
+
+        What nobody waits for is decided when its hold is over. No call is made. A running drain does the same as it
+        goes round. Raises MissingKey where a lane that is to be asked has none.
+        """
+        return reconcile(self.store, self.book, self.folder, self.policy)
+
     def resume_lane(self, name: str) -> None:
         """Open a lane, whoever closed it. Raises UnknownLane."""
         if name not in self.store.closed_lanes():
             self.policy.lane(name)
         self.store.open_lane(name)
+
+    def stop(self, which: Whole | Iterable[str] = "all", *, origin: str = "api") -> Stops:
+        """Let nothing more be sent until `resume`: on all lanes, on those that may cost (`"paid"`), or on some by name.
+
+        Durable. Once it has returned, no drain and no worker leases or records a job there; calls in flight go on to
+        their end, and a job that was leased and not yet sent is given back untouched. A lane whose price is not known
+        may cost. What is stopped already stays so. Raises UnknownLane.
+        """
+        wanted = stops.wanted(which)
+        for _, lane in wanted:
+            if lane is not None:
+                self.policy.lane(lane)
+        return self.store.stop(wanted, origin=origin)
+
+    def resume(self, which: Whole | Iterable[str] = "all", *, origin: str = "api") -> Stops:
+        """End stops: every one (`"all"`), the one of the lanes that may cost, or those of lanes by name.
+
+        What is not stopped stays so, and what still stands is said. Raises UnknownLane.
+        """
+        wanted, stopped = stops.wanted(which), {stop.lane for stop in self.store.stops()}
+        for _, lane in wanted:
+            if lane is not None and lane not in stopped:  # one that has left the policy may still be resumed
+                self.policy.lane(lane)
+        return self.store.resume(wanted, origin=origin)
 
     # --- draining -------------------------------------------------------------------------------------------------
 

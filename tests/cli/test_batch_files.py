@@ -43,6 +43,7 @@ INPUT = [
         "And geese?",
         response_format={"type": "json_schema", "json_schema": {"name": "geese", "strict": True, "schema": CLOSED}},
         metadata={"run": "7"},
+        store=True,
     ),
     line("last", "How many newts?", max_tokens=99),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from folder import Mill, chat
@@ -22,7 +23,13 @@ def test_status_in_json_has_the_promised_shape(drained: Mill) -> None:
     assert (lane["in_flight"], lane["max_in_flight"]) == (0, 8)
     assert status["drainer"] is None
     assert status["alerts"] == status["needs_you"] == []
-    assert status["spend"] == {}
+    spend = status["spend"]
+    assert Path(spend.pop("book")).name == "spend.db"
+    assert spend.pop("since_ms") % 86_400_000 == 0
+    free = {"charges": 2, "unknown": 0, "actual_usd": 0.0, "estimated_usd": 0.0}
+    assert spend == {
+        "lanes": {"free": free}, "reserved": {"calls": 0, "unknown": 0, "worst_usd": 0.0}, "problem": None,
+    }  # fmt: skip
 
 
 def test_the_options_that_verbs_share_stand_before_or_after_the_verb(drained: Mill) -> None:
@@ -118,12 +125,10 @@ def test_an_asked_job_is_mended_by_the_commands_that_explain_names(mill: Mill) -
         assert "state:asked" in mill.run("drain", "--until-empty").stdout
         assert "! 2 jobs waiting for your word" in mill.run("status").stdout
         ahead = mill.run("explain", "1").stdout.splitlines()[-1]
-        assert "`millpond cancel 1` leaves it unpaid" in ahead
-        assert "`millpond retry 1` pays again" in ahead
-        mill.run("cancel", "1")
-        mill.run("cancel", "2")
+        assert "`millpond decide 1 pin|same|fail`" in ahead
+        mill.run("decide", "1", "fail")
         assert server.accepted() == 2, "left unpaid"
-        mill.run("retry", "2")
+        mill.run("decide", "2", "same")
         assert "done 1 " in mill.run("drain").stdout
         assert server.accepted() == 3, "paid again"
 

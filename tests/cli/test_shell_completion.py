@@ -75,7 +75,7 @@ def bash(mill: Mill, *words: str) -> list[str]:
 @needs_bash
 def test_a_bash_completes_verbs_options_and_names(full: Mill) -> None:
     assert bash(full, "") == list(VERBS)
-    assert bash(full, "st") == ["status"]
+    assert bash(full, "sta") == ["status"]
     assert bash(full, "status", "--ex") == ["--exit-status"]
     assert bash(full, "drain", "--max-") == ["--max-jobs", "--max-iters"]
     assert bash(full, "completion", "") == ["bash", "zsh", "fish"]
@@ -118,7 +118,7 @@ def asked_by_fish(mill: Mill, *words: str) -> list[str]:
 
 @pytest.mark.parametrize("asked", [asked_by_zsh, asked_by_fish])
 def test_zsh_and_fish_are_offered_the_same(full: Mill, asked: type[object]) -> None:
-    assert asked(full, "st") == ["status"]
+    assert asked(full, "sta") == ["status"]
     assert asked(full, "results", "c") == ["cats.csv"]
     assert asked(full, "jobs", "state:fa") == ["state:failed"]
     assert asked(full, "drain", "--lanes", "p") == ["paid"]
@@ -184,7 +184,7 @@ def test_completing_a_verb_loads_no_verb_and_click_alone(mill: Mill) -> None:
     told = subprocess.run(
         [sys.executable, "-c", LOADED],
         cwd=mill.folder, capture_output=True, text=True, timeout=60, check=True,
-        env={**os.environ, "_MILLPOND_COMPLETE": "bash_complete", "COMP_WORDS": "millpond st", "COMP_CWORD": "1"},
+        env={**os.environ, "_MILLPOND_COMPLETE": "bash_complete", "COMP_WORDS": "millpond sta", "COMP_CWORD": "1"},
     )  # fmt: skip
     offered, loaded = told.stdout.splitlines()
     assert offered == "plain,status"

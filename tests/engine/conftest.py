@@ -10,7 +10,9 @@ import pytest
 from mill_of_one import Mill
 
 from millpond import Policy, Queue
+from millpond.engine.bookkeeping import keep_book
 from millpond.rules.policy import LanePolicy
+from millpond.testing.promises import check_book
 
 
 @pytest.fixture
@@ -18,7 +20,10 @@ def mill(tmp_path: Path) -> Iterator[Mill]:
     mill = Mill(tmp_path)
     yield mill
     assert mill.store.miscounted() == {}
+    keep_book(mill.store, mill.book)
+    check_book(mill.store, mill.book)
     mill.store.close()
+    mill.book.close()
 
 
 @pytest.fixture

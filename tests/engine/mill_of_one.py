@@ -10,14 +10,15 @@ from typing import Any
 
 from millpond.engine.clock import boot_ms, wall_ms
 from millpond.engine.drain import Drainer, Until
-from millpond.engine.owner import Owner
 from millpond.engine.perform import Happening
 from millpond.engine.spool import Spool
+from millpond.engine.tenure import Tenure
 from millpond.report.summary import Summary
 from millpond.rules.identity import fingerprint
 from millpond.rules.job import Prompt
 from millpond.rules.policy import Backoff, LanePolicy, Policy
 from millpond.rules.price import FREE, PriceRule
+from millpond.spend.book import SpendBook
 from millpond.store.bodies import dump_work
 from millpond.store.enqueue import Asked
 from millpond.store.store import Store, open_sqlite
@@ -32,6 +33,7 @@ class Mill:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "queue.db.d"
         self.store = Store(open_sqlite(folder / "queue.db"), wall_ms)
+        self.book = SpendBook(folder / "spend.db", self.store.uuid, wall_ms)
         self.told: list[Happening] = []
         self._waiting: list[tuple[str, asyncio.Event]] = []
 
@@ -57,16 +59,21 @@ class Mill:
         ]
         return [receipt.job_id for receipt in self.store.enqueue_all(asked, name=None, source="test")]
 
-    def drainer(self, *lanes: ScriptedLane, boot_ms: Callable[[], int] = boot_ms, **policy: Any) -> Drainer:
-        owner = Owner(self.folder, "drainer", wall_ms())
-        self.store.enlist(owner.row)
-        self.spool = Spool(self.folder, owner.uuid, 8)
-        self.spool.prepare()
+    def drainer(
+        self,
+        *lanes: ScriptedLane,
+        boot_ms: Callable[[], int] = boot_ms,
+        beat_ms: Callable[[], int] = boot_ms,
+        **policy: Any,
+    ) -> Drainer:
         policy.setdefault("backoff", Backoff(1, 5))
         policy.setdefault("idle_exit_ms", 200)
         names = {lane.policy.name: lane for lane in lanes}
         made = Policy(lanes={name: lane.policy for name, lane in names.items()}, **policy)
-        return Drainer(self.store, made, names, owner.uuid, self.spool, tell=self.tell, boot_ms=boot_ms)
+        self.owner = Tenure(self.store, self.folder, "drainer", lease_ms=made.lease_ms, boot_ms=beat_ms)
+        self.spool = Spool(self.folder, self.owner.uuid, 8)
+        self.spool.prepare()
+        return Drainer(self.store, made, names, self.owner, self.spool, book=self.book, tell=self.tell, boot_ms=boot_ms)
 
     def drain(self, *lanes: ScriptedLane, until: Until | None = None, **policy: Any) -> Summary:
         return asyncio.run(self.drainer(*lanes, **policy).run(until))

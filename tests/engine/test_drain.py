@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from mill_of_one import Mill, during, free, paid
 
-from millpond.engine.clock import wall_ms
 from millpond.engine.drain import Drainer, Until
-from millpond.engine.owner import Owner
 from millpond.engine.spool import Spool
+from millpond.engine.tenure import Tenure
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Prompt, Reply, Usage
 from millpond.rules.policy import LanePolicy, Policy
@@ -278,9 +277,9 @@ def test_a_fault_in_looking_after_others_stops_the_drain_and_is_told(mill: Mill)
         raise AssertionError("an invariant")
 
     lane = free()
-    owner = Owner(mill.folder, "drainer", wall_ms())
-    mill.store.enlist(owner.row)
+    owner = Tenure(mill.store, mill.folder, "drainer", lease_ms=60_000)
     spool = Spool(mill.folder, owner.uuid, 8)
-    drainer = Drainer(mill.store, Policy(lanes={"free": lane.policy}), {"free": lane}, owner.uuid, spool, tend=broken)
+    policy = Policy(lanes={"free": lane.policy})
+    drainer = Drainer(mill.store, policy, {"free": lane}, owner, spool, book=mill.book, tend=broken)
     with pytest.raises(AssertionError, match="an invariant"):
         asyncio.run(drainer.run(Until(daemon=True)))

@@ -1,65 +1,27 @@
-"""The thread of workers of one's own: there while a call is under way, in the process that makes it."""
+"""For how long a call is listened to whose job no longer waits for it: its hold, on the listener's own clock."""
 
 from __future__ import annotations
 
-import os
-import threading
+from mill_of_one import Mill
 
 from millpond.engine.listening import Listening
-from millpond.rules.errors import QueueBusy
+from millpond.engine.tenure import Tenure
+from millpond.testing import FakeClock
 
 
-class Holds:
-    """Stands for the store: hears whose holds are looked at."""
-
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-        self.again = threading.Semaphore(0)
-
-    def end(self, owner: str) -> None:
-        self.heard.append(owner)
-        self.again.release()
-        if len(self.heard) == 1:
-            raise QueueBusy("another process writes")
-
-
-def test_a_busy_store_does_not_end_the_listening() -> None:
-    holds = Holds()
-    listening = Listening(holds.end)
-    listening.begin("call", "worker")
-    for _ in range(2):
-        assert holds.again.acquire(timeout=10)
-    listening.stop()
-    heard = len(holds.heard)
-    assert not holds.again.acquire(timeout=0.6), "nothing more is asked once it has stopped"
-    assert (set(holds.heard), len(holds.heard)) == ({"worker"}, heard)
-
-
-def test_a_second_call_is_listened_to_after_the_first_is_over() -> None:
-    holds = Holds()
-    listening = Listening(holds.end)
-    for owner in ("first", "second"):
-        listening.begin(owner, owner)
-        assert holds.again.acquire(timeout=10)
-        listening.over(owner)
-        for thread in threading.enumerate():
-            if thread.name == "millpond-listening":
-                thread.join(timeout=10)
-    assert list(dict.fromkeys(holds.heard)) == ["first", "second"]
-    listening.stop()
-
-
-def test_a_forked_child_listens_to_its_own_calls_only() -> None:
-    holds = Holds()
-    listening = Listening(holds.end)
-    listening.begin("call", "parent")
-    assert holds.again.acquire(timeout=10)
-    child = os.fork()
-    if child == 0:
-        holds.heard.clear()
-        listening.begin("other", "child")
-        heard = holds.again.acquire(timeout=10) and holds.again.acquire(timeout=10)
-        os._exit(0 if heard and set(holds.heard) == {"child"} else 1)
-    _, status = os.waitpid(child, 0)
-    listening.stop()
-    assert os.waitstatus_to_exitcode(status) == 0
+def test_a_hold_ends_when_it_is_over_by_its_listeners_own_clock(mill: Mill) -> None:
+    clock = FakeClock(0)
+    owner = Tenure(mill.store, mill.folder, "worker", lease_ms=60_000).uuid
+    [job] = mill.ask("a")
+    [lease] = mill.store.lease(owner, {"": 1}, 1)
+    mill.book.reserve("uid", owner, "free", None)
+    mill.store.record(lease, "uid", "free")
+    listening = Listening(mill.store, clock)
+    mill.store.cancel([(job, 1_000)])
+    [again] = mill.ask("a")
+    assert listening.end_holds(owner) == []
+    clock.advance(999)
+    assert (listening.end_holds(owner), mill.state(again)) == ([], "waiting/held")
+    clock.advance(1)
+    assert (listening.end_holds(owner), mill.state(again)) == (["uid"], "ready")
+    assert listening.end_holds(owner) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -45,7 +46,7 @@ def test_a_workers_attempts_are_bounded_for_life(open_queue: Open) -> None:
 
 
 def listeners() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "millpond-listening"]
+    return [thread for thread in threading.enumerate() if thread.name == "millpond-in-hand"]
 
 
 def test_the_hold_of_a_workers_cancelled_call_ends_while_the_worker_is_still_at_it(open_queue: Open) -> None:
@@ -97,3 +98,36 @@ def test_a_worker_finds_a_closed_lane_closed(open_queue: Open) -> None:
     queue.settle(first, uid, Saturated(after_s=60))
     assert queue.record(second) is None
     assert (queue.counts()["ready"], len(list(queue.ledger()))) == (2, 1)
+
+
+def test_a_worker_that_never_comes_back_loses_its_lease_though_its_process_lives(open_queue: Open) -> None:
+    """Nobody else may judge that, as the process beats; it takes back one lease, and keeps the others."""
+    queue = by_hand(open_queue, max_in_flight=2)
+    queue = open_queue(*queue.policy.lanes.values(), lease_ms=1_500)
+    silent, busy = queue.enqueue("a").job_id, queue.enqueue("b").job_id
+    leases = {lease.job_id: lease for lease in queue.lease(2)}
+    while queue.job(silent).state == "leased":
+        queue.renew(leases[busy])
+        threading.Event().wait(0.05)
+    assert (queue.job(silent).leases_lost, queue.job(busy).state) == (1, "leased")
+    with pytest.raises(LeaseLost):
+        queue.renew(leases[silent])
+    uid = queue.record(leases[busy])
+    assert uid is not None
+    assert queue.settle(leases[busy], uid, "an answer")
+
+
+def test_a_forked_worker_leases_under_a_name_of_its_own(open_queue: Open) -> None:
+    queue = by_hand(open_queue)
+    mine, theirs = queue.enqueue("a").job_id, queue.enqueue("b").job_id
+    [lease] = queue.lease()
+    child = os.fork()
+    if child == 0:
+        [other] = queue.lease()
+        os._exit(0 if other.job_id == theirs and other.owner != lease.owner else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    [again] = queue.lease()
+    assert (again.job_id, again.owner) == (theirs, lease.owner), "what the child held is taken back at its end"
+    assert queue.record(lease) is not None
+    assert (queue.job(mine).state, queue.job(theirs).leases_lost) == ("leased", 1)

@@ -41,7 +41,7 @@ def settle(scene: Scene) -> None:
     scene.answered("a", "x" * 20_000)
     scene.failed("b")
     lease, uid = scene.in_flight("c")
-    scene.settle(uid, "retryable", Then("ask"), lease=lease)
+    scene.settle(uid, "ambiguous", Then("ask"), lease=lease)
     lease, uid = scene.in_flight("d")
     scene.settle(uid, "ambiguous", Then("release"), lease=lease)
     scene.settle(uid, "late but good")
@@ -74,8 +74,8 @@ def detach(scene: Scene) -> None:
 
 def resolve(scene: Scene) -> None:
     """A call whose end is unknown, and what the policy says."""
-    for key, choice in (("a", "pin"), ("b", "fail")):
-        lease, uid = scene.in_flight(key)
+    calls = [(*scene.in_flight(key), choice) for key, choice in (("a", "pin"), ("b", "fail"))]
+    for lease, uid, choice in calls:
         scene.settle(uid, "ambiguous", Then("ask"), lease=lease)
         scene.store.resolve(uid, choice)
 

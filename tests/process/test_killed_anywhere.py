@@ -6,6 +6,7 @@ second one; that is then said, never hidden.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from mill import Home
 
 from millpond import Queue
 from millpond.drill.faultlane import FaultLane
-from millpond.testing.promises import check_promises
+from millpond.testing.promises import check_book, check_promises
 
 STANDS = """
 import asyncio, importlib, signal, sys
@@ -110,8 +111,9 @@ def killed(home: Home, step: Step, *words: str, once: Callable[[], bool] = lambd
 def mended(home: Home) -> Queue:
     """The queue after its drain has gone on to the end, with every promise kept."""
     home.run("drain", "--until-empty")
-    queue = Queue.open(home.home)
+    queue = Queue.open(home.home, spend=Path(os.environ["XDG_DATA_HOME"]) / "millpond/spend.db")
     check_promises(queue.store)
+    check_book(queue.store, queue.book)
     assert queue.store.miscounted() == {}
     assert queue.store.living_owners() == []
     return queue
@@ -122,10 +124,20 @@ def lane(fault: FaultLane, **more: Any) -> dict[str, Any]:
     return {"lanes": {"paid": {**paid, "max_attempts": 4, "after_hold": "same", **more}}, "backoff": {"first_s": 0.05}}
 
 
-BEFORE_THE_ROW = [of_a_journey("Admit", "before"), of_a_journey("Admit", "after"), of_a_journey("Record", "before")]
+BEFORE_THE_ROW = [
+    of_a_journey(effect, side)
+    for effect, side in [
+        ("Admit", "before"), ("Admit", "after"), ("Reserve", "before"), ("Reserve", "after"), ("Record", "before"),
+    ]
+]  # fmt: skip
 NOTHING_LEFT = [of_a_journey("Record", "after"), of_a_journey("Call", "before")]
 REPLY_IN_HAND = [of_a_journey("Call", "after"), of_a_journey("Settle", "before")]
-IS_WRITTEN = [of_a_journey("Settle", "after")]
+IS_WRITTEN = [
+    of_a_journey("Settle", "after"),
+    of_a_journey("Post", "before"),
+    Step("millpond.engine.perform", "accounts.mark_posted", "before"),
+    of_a_journey("Post", "after"),
+]
 
 
 @pytest.mark.parametrize("step", [*BEFORE_THE_ROW, *NOTHING_LEFT, *REPLY_IN_HAND, *IS_WRITTEN], ids=str)
@@ -172,7 +184,7 @@ def test_a_drainer_that_is_killed_while_it_listens_loses_no_job(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
-@pytest.mark.parametrize("effect", ["LookBack", "Resolve"])
+@pytest.mark.parametrize("effect", ["LookBack", "Resolve", "Post"])
 def test_a_drainer_that_is_killed_while_it_decides_what_nobody_knows_asks_once_more(
     tmp_path: Path, effect: str, side: str
 ) -> None:
@@ -196,6 +208,30 @@ def test_a_drainer_that_is_killed_while_it_gives_a_job_up_pays_for_nothing_more(
         with mended(home) as queue:
             assert queue.counts()["failed"] == 1
             assert (fault.accepted(), [row.resolution for row in queue.ledger()]) == (1, ["fail"])
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+@pytest.mark.parametrize(
+    ("left", "room", "name"),
+    [
+        (of_a_journey("Reserve", "after"), "millpond.spend.book", "SpendBook.release"),
+        (of_a_journey("Post", "before"), "millpond.engine.bookkeeping", "post"),
+        (of_a_journey("Post", "before"), "millpond.spend.book", "SpendBook.post"),
+    ],
+    ids=str,
+)
+def test_who_is_killed_while_it_brings_the_book_up_to_the_ledger_is_gone_on_with(
+    tmp_path: Path, left: Step, room: str, name: str, side: str
+) -> None:
+    """A first drain leaves a reservation without a row, or a cost without a charge; the next dies mending that."""
+    with FaultLane() as fault:
+        home = Home(tmp_path, **lane(fault, max_in_flight=1))
+        (tmp_path / "asked.txt").write_text("Is a duck a bird?\n")
+        home.run("enqueue", "asked.txt")
+        killed(home, left, "drain")
+        killed(home, Step(room, name, side), "drain")
+        with mended(home) as queue:
+            assert queue.counts()["done"] == fault.accepted() == len(list(queue.ledger())) == 1
 
 
 # --- what comes in --------------------------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ import socket
 from pathlib import Path
 
 import pytest
+from standing import build
 
 from millpond.engine.owner import Holder
-from millpond.report.status import UNATTENDED_MS, build
+from millpond.report.status import UNATTENDED_MS
 from millpond.rules.admission import Closing
 from millpond.rules.job import OwnerRow
 from millpond.rules.policy import LanePolicy, Policy
@@ -102,7 +103,7 @@ def test_what_waits_for_a_persons_word_is_told(scene: Scene) -> None:
     [lease] = scene.store.lease(scene.worker, {"free": 1}, 1)
     scene.store.give(lease, Then("ask"))
     [need] = build(scene.store, POLICY, HOLDER).needs_you
-    assert (need.name, need.next) == ("asked", "millpond jobs state:asked")
+    assert (need.name, need.next) == ("asked", "millpond jobs state:asked, then millpond decide ID pin|same|fail")
     assert need.words == "1 job waiting for your word after an unknown outcome"
 
 

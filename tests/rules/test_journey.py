@@ -18,6 +18,7 @@ from millpond.rules.effects import (
     ACCEPT,
     Admit,
     Call,
+    Charge,
     Detach,
     Effect,
     Facts,
@@ -26,15 +27,21 @@ from millpond.rules.effects import (
     Instead,
     Listen,
     LookBack,
+    Post,
+    Recall,
     Record,
     Recorded,
+    Release,
+    Reserve,
+    Reserved,
     Resolve,
     Settle,
     Silence,
     StopListening,
     Then,
 )
-from millpond.rules.evidence import Evidence
+from millpond.rules.errors import LeaseLost
+from millpond.rules.evidence import Absent, Evidence, Unknown
 from millpond.rules.job import Lease, Prompt, Reply, Usage
 from millpond.rules.journey import journey
 from millpond.rules.policy import Backoff, LanePolicy, Policy
@@ -67,6 +74,7 @@ LEASE = Lease(
     has_history=False,
 )
 RECORDED = Recorded("uid", 1)
+CHARGE = Charge("uid", "free", NOW_MS, Decimal("0.01"), is_estimate=False)
 GOOD = "ok"
 
 
@@ -75,13 +83,17 @@ def heard(answer: Any = GOOD, chance: float = 0.0) -> Heard:
 
 
 def drive(*answers: Any, lease: Lease = LEASE, policy: Policy = POLICY, order: Sequence[str] = ORDER) -> list[Effect]:
-    """Answer the journey's effects one by one, the last with None if it needs no answer; all that it asked for."""
+    """Answer the journey's effects one by one, the last with None if it needs no answer; all that it asked for.
+
+    What it reserves is granted.
+    """
     course = journey(lease, policy, order)
     effects = [next(course)]
     left = [*answers]
     try:
         while True:
-            effects.append(course.send(left.pop(0) if left else None))
+            is_reserving = isinstance(effects[-1], Reserve)
+            effects.append(course.send(Reserved("uid") if is_reserving else left.pop(0) if left else None))
     except StopIteration:
         assert left == [], f"it was over before it was told {left}"
         return effects
@@ -103,19 +115,41 @@ LATER = replace(LEASE, has_history=True)
 
 def test_a_first_call_is_admitted_recorded_called_and_settled() -> None:
     effects = drive(Admitted(), RECORDED, heard())
-    assert effects[:3] == [Admit("free"), Record("free"), Call("uid", "free", 1, 5_000)]
-    [settle] = effects[3:]
+    assert effects[:4] == [Admit("free"), Reserve("free"), Record("free", "uid"), Call("uid", "free", 1, 5_000)]
+    [settle] = effects[4:]
     assert isinstance(settle, Settle)
     assert (settle.uid, settle.lane, settle.ending.outcome, settle.then) == ("uid", "free", "ok", ACCEPT)
 
 
 def test_a_key_with_a_past_is_looked_back_on_first() -> None:
     effects = drive(past(Tried("free", "retryable")), Admitted(), RECORDED, heard(), lease=LATER)
-    assert kinds(effects) == ["LookBack", "Admit", "Record", "Call", "Settle"]
+    assert kinds(effects) == ["LookBack", "Admit", "Reserve", "Record", "Call", "Settle"]
 
 
 def test_without_a_ledger_row_there_is_no_call() -> None:
-    assert drive(Admitted(), Instead("held")) == [Admit("free"), Record("free")]
+    assert drive(Admitted(), Instead("held")) == [
+        Admit("free"), Reserve("free"), Record("free", "uid"), Release("uid"),
+    ]  # fmt: skip
+
+
+def test_whoever_has_lost_the_lease_takes_its_reservation_back() -> None:
+    course = journey(LEASE, POLICY, ORDER)
+    assert [next(course), course.send(Admitted()), course.send(Reserved("uid"))][-1] == Record("free", "uid")
+    assert course.throw(LeaseLost("cancelled meanwhile")) == Release("uid")
+    with pytest.raises(LeaseLost, match="cancelled meanwhile"):
+        course.send(None)
+
+
+def test_what_the_ledger_says_of_a_call_is_posted() -> None:
+    assert drive(Admitted(), RECORDED, heard(), CHARGE)[-1] == Post(CHARGE)
+    assert kinds(drive(Admitted(), RECORDED, Silence(NOW_MS), None, heard(), CHARGE))[-2:] == ["Settle", "Post"]
+
+
+def test_what_policy_decides_is_posted_before_the_next_call() -> None:
+    estimate = replace(CHARGE, uid="earlier", is_estimate=True)
+    effects = drive(past(undecided=OPEN), estimate, None, Admitted(), RECORDED, heard(), lease=LATER,
+                    policy=policy_that_says("same"))  # fmt: skip
+    assert effects[1:4] == [Resolve("earlier", "free", "same"), Post(estimate), Admit("free")]
 
 
 def test_a_lane_that_closed_meanwhile_gets_its_job_back_without_a_row() -> None:
@@ -156,6 +190,43 @@ def test_a_job_whose_next_lane_this_drain_does_not_have_is_released_to_wait_for_
     assert spent.then == Then("release", next_lane="paid")
 
 
+# --- a lane that can be asked is asked first --------------------------------------------------------------------------
+
+ASKABLE = [Undecided("earlier", "free", recallable_ms=7)]
+
+
+def test_a_lane_is_asked_before_the_policy_decides() -> None:
+    effects = drive(past(undecided=ASKABLE), Unknown(), None, lease=LATER)
+    assert effects == [
+        LookBack(), Recall("earlier", "free", 7), Resolve("earlier", "free", "pin"),
+        Give(Then("release", next_lane="paid"))]  # fmt: skip
+
+
+def test_a_recalled_reply_ends_the_journey() -> None:
+    *_, settle = drive(past(undecided=ASKABLE), heard(), lease=LATER)
+    assert isinstance(settle, Settle)
+    assert (settle.uid, settle.ending.outcome, settle.then, settle.how) == ("earlier", "ok", Then(None), "recalled")
+
+
+def test_a_recalled_answer_of_no_use_sends_the_job_to_be_routed_by_it() -> None:
+    *_, settle = drive(past(undecided=ASKABLE), heard("unusable"), lease=LATER)
+    assert isinstance(settle, Settle)
+    assert (settle.ending.outcome, settle.then) == ("unusable", Then("release", next_lane=""))
+
+
+def test_what_is_recalled_and_says_nothing_is_unknown_still() -> None:
+    assert kinds(drive(past(undecided=ASKABLE), heard("ambiguous"), None, lease=LATER))[1:3] == ["Recall", "Resolve"]
+
+
+@pytest.mark.parametrize(("code", "kept"), [("died", "died"), ("given_up", "given_up"), ("cut", "absent")])
+def test_an_absence_costs_nothing_and_what_our_own_end_broke_off_stays_ours(code: str, kept: str) -> None:
+    *_, settle = drive(past(undecided=[replace(ASKABLE[0], code=code)]), Absent(), lease=LATER)
+    assert isinstance(settle, Settle)
+    assert (settle.ending.outcome, settle.ending.classified.code, settle.how) == ("retryable", kept, "absent")
+    assert settle.ending.cost is not None
+    assert settle.ending.cost.usd == 0
+
+
 # --- what is undecided is decided first -------------------------------------------------------------------------------
 
 OPEN = [Undecided("earlier", "free")]
@@ -174,7 +245,7 @@ def test_same_resolves_and_calls_the_same_lane_again() -> None:
     effects = drive(past(undecided=OPEN), None, Admitted(), RECORDED, heard(), lease=LATER,
                     policy=policy_that_says("same"))  # fmt: skip
     assert effects[1] == Resolve("earlier", "free", "same")
-    assert kinds(effects) == ["LookBack", "Resolve", "Admit", "Record", "Call", "Settle"]
+    assert kinds(effects) == ["LookBack", "Resolve", "Admit", "Reserve", "Record", "Call", "Settle"]
 
 
 def test_ask_leaves_it_undecided_for_a_person() -> None:
@@ -209,8 +280,8 @@ def test_an_attempt_on_a_lane_that_has_left_the_policy_is_pinned() -> None:
 
 def test_a_soft_timeout_detaches_and_listens_on() -> None:
     effects = drive(Admitted(), RECORDED, Silence(NOW_MS), None, heard())
-    assert effects[3:5] == [Detach("uid", 900_000), Listen("uid", "free", 900_000)]
-    settle = effects[5]
+    assert effects[4:6] == [Detach("uid", 900_000), Listen("uid", "free", 900_000)]
+    settle = effects[6]
     assert isinstance(settle, Settle)
     assert (settle.ending.outcome, settle.then) == ("ok", ACCEPT), "the job's next move is not this call's any more"
 
@@ -238,21 +309,21 @@ def test_a_lane_is_given_its_pause_after_a_call_that_was_only_listened_to(
 
 def test_when_the_hold_is_over_it_stops_the_hold_but_not_the_listening() -> None:
     effects = drive(Admitted(), RECORDED, Silence(NOW_MS), None, Silence(NOW_MS), None, heard("ambiguous"))
-    assert kinds(effects[3:]) == ["Detach", "Listen", "StopListening", "Listen", "Settle"]
-    assert (effects[5], effects[6]) == (StopListening("uid"), Listen("uid", "free", None))
-    assert isinstance(effects[7], Settle)
-    assert effects[7].then == ACCEPT
+    assert kinds(effects[4:]) == ["Detach", "Listen", "StopListening", "Listen", "Settle"]
+    assert (effects[6], effects[7]) == (StopListening("uid"), Listen("uid", "free", None))
+    assert isinstance(effects[8], Settle)
+    assert effects[8].then == ACCEPT
 
 
 def test_without_a_hold_the_call_is_only_listened_to() -> None:
     policy = replace(POLICY, late_completion_window_ms=0)
     effects = drive(Admitted(), RECORDED, Silence(NOW_MS), None, heard(), policy=policy)
-    assert effects[3:5] == [Detach("uid", 0), Listen("uid", "free", None)]
+    assert effects[4:6] == [Detach("uid", 0), Listen("uid", "free", None)]
 
 
 def test_a_due_time_shortens_the_hold() -> None:
     effects = drive(Admitted(), RECORDED, Silence(NOW_MS), None, heard(), lease=replace(LEASE, due_ms=NOW_MS + 70))
-    assert effects[3] == Detach("uid", 70)
+    assert effects[4] == Detach("uid", 70)
 
 
 # --- what follows an ending -------------------------------------------------------------------------------------------
@@ -387,8 +458,8 @@ def test_the_worst_case_bounds_the_prompt_by_its_bytes_and_the_answer_by_its_lim
 # --- whatever is answered ---------------------------------------------------------------------------------------------
 
 ORDER_OF_EFFECTS = re.compile(
-    r"(LookBack (Resolve )*)?"
-    r"(Give |Admit (Give |Record (Call (Settle |Detach (Listen (StopListening Listen )?)Settle ))?))"
+    r"(LookBack (Resolve (Post )?)*)?"
+    r"(Give |Admit (Give |Reserve Record (Release |Call (Detach Listen (StopListening Listen )?)?Settle (Post )?)))"
 )
 """The docstring of `journey`, as a pattern; Give stands for "without a call"."""
 
@@ -404,9 +475,10 @@ def test_whatever_is_answered_the_effects_come_in_their_order(data: st.DataObjec
     lease = replace(LEASE, has_history=data.draw(st.booleans()), lane=data.draw(st.sampled_from(ORDER)))
     course = journey(lease, policy, data.draw(st.sampled_from([ORDER, ("free",), ()])))
     effects = [next(course)]
-    with contextlib.suppress(StopIteration):
+    with contextlib.suppress(StopIteration, LeaseLost):
         while True:
-            effects.append(course.send(answer_to(effects[-1], data)))
+            answer = answer_to(effects[-1], data)
+            effects.append(course.throw(answer) if isinstance(answer, LeaseLost) else course.send(answer))
     names = " ".join(kinds(effects)) + " "
     assert ORDER_OF_EFFECTS.fullmatch(names), names
     called = [effect.uid for effect in effects if isinstance(effect, Call)]
@@ -424,7 +496,11 @@ def answer_to(effect: Effect, data: st.DataObject) -> Any:
         case Admit():
             return data.draw(st.sampled_from([Admitted(), NotNow()]))
         case Record():
-            return data.draw(st.sampled_from([RECORDED, Instead("held"), Instead("answered")]))
+            return data.draw(st.sampled_from([RECORDED, Instead("held"), Instead("answered"), LeaseLost("gone")]))
+        case Reserve():
+            return Reserved("uid")
+        case Resolve() | Settle():
+            return data.draw(st.sampled_from([None, CHARGE]))
         case Listen(for_ms=None):
             return heard(data.draw(ANSWERS))
         case Call() | Listen():

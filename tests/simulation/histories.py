@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -12,11 +13,11 @@ import apsw
 from millpond.rules import effects as steps
 from millpond.rules.effects import ACCEPT, Heard
 from millpond.rules.job import Receipt, Reply
-from millpond.rules.policy import AfterHold, Backoff, LanePolicy, Policy
+from millpond.rules.policy import AfterHold, Backoff, Deadlines, LanePolicy, Policy
 from millpond.rules.price import FREE, PriceRule
 from millpond.rules.verdict import end
 from millpond.testing.scripted_lane import evidence_of
-from millpond.testing.simulation.calls import Plan, reply_text
+from millpond.testing.simulation.calls import TOTAL_MS, Plan, reply_text
 from millpond.testing.simulation.drainer import Drainer, Flight
 from millpond.testing.simulation.world import World, asked, fingerprint
 
@@ -42,6 +43,18 @@ def two_lanes(after_hold: AfterHold = "pin", **free: Any) -> Policy:
     paid = LanePolicy("paid", tier="paid", price=DEAR, **plain)
     lanes = {"free": LanePolicy("free", **({"price": FREE} | plain | free)), "paid": paid}
     return Policy(lanes=lanes, backoff=Backoff(first_ms=500), max_leases_lost=2, fair_every=0, lease_ms=LEASE_MS)
+
+
+REMEMBERS: dict[str, Any] = {"recall": "store", "deadlines": Deadlines(total_ms=TOTAL_MS)}
+"""Of a lane that can be asked what became of its calls."""
+NO_HOLD, LONG_HOLD = {"realtime": 0, "batch": 0}, {"realtime": 0, "batch": 200_000}
+
+
+def one_lane(**more: Any) -> Policy:
+    """A lane that costs, and can be asked."""
+    policy = two_lanes()
+    lane = replace(policy.lanes["paid"], **(REMEMBERS | more))
+    return replace(policy, lanes={"paid": lane})
 
 
 @contextmanager
@@ -264,7 +277,7 @@ def evidence_is_not_replaced(world: World) -> None:
 
 
 def a_person_decides_what_was_asked(world: World) -> None:
-    """`after_hold: ask`: nothing more is sent until a person cancels it and retries."""
+    """`after_hold: ask`: nothing more is sent until a person decides it."""
     first, second, *_ = world.drainers
     job = ask(world)
     finish(world, in_flight(world, first, job, Plan("lost", 1_000)))
@@ -276,15 +289,96 @@ def a_person_decides_what_was_asked(world: World) -> None:
 
 
 def a_drainer_that_was_given_up_leases_under_a_new_name(world: World) -> None:
-    """It only slept. Under its old name it would hold what everybody takes for nobody's."""
-    zombie, heir, *_ = world.drainers
+    """Rightly or not, and it does not know. Under its old name it would hold what everybody takes for nobody's."""
+    zombie, *_ = world.drainers
     job, name = ask(world), zombie.owner
-    world.freeze(zombie, 20_000)
-    world.pass_time(LEASE_MS)
-    world.tend(heir)
-    world.pass_time(5_000)
+    world.store.reclaim(name, max_leases_lost=world.policy.max_leases_lost)
     assert (world.lease(zombie, 1), zombie.owner == name) == (0, False)
     finish(world, in_flight(world, zombie, job, OK))
+    world.calm()
+
+
+def a_drainer_whose_beat_is_old_sends_nothing(world: World) -> None:
+    """Its lease is young, its beat is not: others may take its job at any time, and the ledger does not say so yet."""
+    zombie, *_ = world.drainers
+    job = ask(world)
+    flight = until(world, take(world, zombie, job), steps.Call)
+    world.freeze(zombie, 12_000, beat_age_ms=5_000)
+    world.pass_time(12_000)
+    finish(world, flight)
+    assert not world.witness.calls
+    world.calm()
+    assert state(world, job) == "done"
+
+
+def a_drainer_that_slept_is_not_known_by_its_old_name(world: World) -> None:
+    """Whoever saw its beat stand still writes so only when it has long woken, and is at work again."""
+    zombie, *_ = world.drainers
+    job, name = ask(world), zombie.owner
+    world.freeze(zombie, 20_000)
+    world.pass_time(20_000)
+    call = in_flight(world, zombie, job, OK)
+    assert call.lease.owner != name
+    world.store.reclaim(name, max_leases_lost=world.policy.max_leases_lost)
+    world.witness.check()
+    finish(world, call)
+    assert (state(world, job), answered_by(world, job)) == ("done", call.uid)
+    world.calm()
+
+
+def a_drainer_that_slept_unseen_keeps_its_calls(world: World) -> None:
+    """Nobody gave it up: what it calls and what it listens to goes on under its new name, and is paid for once."""
+    sleeper, heir, *_ = world.drainers
+    called, listened, leased = ask(world, "a"), ask(world, "b"), ask(world, "c")
+    world.lease(sleeper, 8)
+    flights = {flight.lease.job_id: flight for flight in sleeper.flights}
+    world.plans += [Plan("slow", 19_000), Plan("late", 22_000)]
+    for job in (called, listened):
+        world.fly(until(world, flights[job], steps.Call))
+    world.cancel(listened, HOLD_MS)
+    again = ask(world, "b")
+    world.freeze(sleeper, 16_000)
+    world.pass_time(16_000)
+    world.tend(sleeper)
+    assert (state(world, called), state(world, again), state(world, leased)) == ("leased", "waiting/held", "ready")
+    world.tend(heir)
+    for job in (called, listened):
+        finish(world, flights[job])
+    finish(world, flights[leased])
+    assert [state(world, job) for job in (called, again)] == ["done", "done"]
+    assert len(world.witness.calls) == 2
+    world.calm()
+
+
+def a_clock_that_is_set_forward_ends_no_hold(world: World) -> None:
+    """By the time on the wall the hold is long over; by the listener's own clock it has just begun."""
+    listener, other, *_ = world.drainers
+    job = ask(world)
+    call = in_flight(world, listener, job, LATE)
+    world.cancel(job, HOLD_MS)
+    again = ask(world)
+    for drainer in (listener, other):
+        world.set_clock(drainer, 3_600_000)
+    world.tend(listener)
+    if world.lease(other, 8):
+        until(world, other.flights[0], steps.Call)
+    finish(world, call)
+    assert (state(world, again), answered_by(world, again)) == ("done", call.uid)
+    world.calm()
+
+
+def a_lease_whose_task_died_is_taken_back_by_its_owner(world: World) -> None:
+    """The process lives, so nobody else may judge."""
+    owner, other, *_ = world.drainers
+    job = ask(world)
+    world.drop(owner, in_flight(world, owner, job, OK))
+    world.pass_time(LEASE_MS - 1)
+    world.tend(owner)
+    world.tend(other)
+    assert state(world, job) == "leased"
+    world.pass_time(1)
+    world.tend(owner)
+    assert state(world, job) == "ready", f"job {job} is leased for ever to a task that died"
     world.calm()
 
 
@@ -355,6 +449,137 @@ def who_dies_when_policy_has_given_a_call_up_pays_no_second_time(world: World) -
     assert state(world, job) == "failed"
 
 
+def decided_while_it_answers(world: World) -> tuple[Flight, Flight]:
+    """A call whose hold is over and whose reply comes now, and a journey that is about to post its worst case."""
+    first, second, *_ = world.drainers
+    job = ask(world)
+    call = until(world, in_flight(world, first, job, LATER), steps.StopListening)
+    world.fly(call)
+    poster = until(world, take(world, second, job), steps.Post)
+    until(world, call, steps.Settle)
+    return call, poster
+
+
+def evidence_that_comes_between_post_and_mark_is_posted(world: World) -> None:
+    """The estimate is in the book and not yet marked; its evidence is in the ledger, and whoever brought it dies."""
+    call, poster = decided_while_it_answers(world)
+    world.fly(poster)
+    world.fly(call)
+    assert isinstance(call.next, steps.Post)
+    world.fly(poster)
+    world.crash(world.drainers[0])
+    world.calm()
+
+
+def who_is_slow_to_post_an_estimate_undoes_no_actual(world: World) -> None:
+    """Its evidence was settled and posted meanwhile."""
+    call, poster = decided_while_it_answers(world)
+    finish(world, call)
+    world.fly(poster)
+    world.fly(poster)
+    world.calm()
+
+
+def two_queues_on_one_book_leave_each_other_alone(world: World) -> None:
+    """Each is about to record a call of its own when the other sees to the book."""
+    neighbour = World(1, policy=two_lanes(), beside=world)
+    try:
+        flights = [(one, until(one, take(one, one.drainers[0], ask(one)), steps.Record)) for one in (world, neighbour)]
+        for one in (world, neighbour):
+            one.keep_book()
+        for one, flight in flights:
+            one.plans.append(OK)
+            finish(one, flight)
+        world.calm()
+        neighbour.calm()
+        world.check_end()
+    finally:
+        neighbour.close()
+
+
+def a_call_of_the_dead_is_held_where_the_lane_remembers(world: World) -> None:
+    """Its process dies while the call is under way: nobody hears the reply, and the lane has it soon."""
+    first, second, *_ = world.drainers
+    call = in_flight(world, first, job := ask(world), OK)
+    world.crash(first)
+    world.tend(second)
+    assert state(world, job) == "waiting/held", "it is held no more, though its lane will remember"
+    world.pass_time(OK.takes_ms)
+    world.tend(second)
+    assert (state(world, job), answered_by(world, job)) == ("done", call.uid)
+    world.calm()
+
+
+def a_hold_outlives_its_listener_where_the_lane_remembers(world: World) -> None:
+    """Detached, and then its process dies: nobody hears the reply, and the lane has it soon."""
+    first, second, *_ = world.drainers
+    call = until(world, in_flight(world, first, job := ask(world), LATE), steps.Detach)
+    world.fly(call)
+    world.crash(first)
+    world.tend(second)
+    assert state(world, job) == "waiting/held", "it is held no more, though its lane will remember"
+    world.pass_time(LATE.takes_ms)
+    world.tend(second)
+    assert (state(world, job), answered_by(world, job)) == ("done", call.uid)
+    world.calm()
+
+
+def a_lane_is_asked_before_its_job_fails_for_want_of_another(world: World) -> None:
+    """No hold, no attempt left, and a reply that only the lane has."""
+    first, second, *_ = world.drainers
+    call = in_flight(world, first, job := ask(world), OK)
+    world.pass_time(OK.takes_ms)
+    world.crash(first)
+    world.store.reclaim(first.owner)
+    world.lease(second, 8)
+    assert state(world, job) == "leased", f"job {job} is {state(world, job)}, and its lane was not asked"
+    finish(world, second.flights[0])
+    assert (state(world, job), answered_by(world, job)) == ("done", call.uid)
+    world.calm()
+
+
+def a_call_that_left_late_is_not_taken_for_absent(world: World) -> None:
+    """Asleep between its row and its first byte, just short of its lease; then its process dies, and it runs on."""
+    first, second, *_ = world.drainers
+    world.plans.append(Plan("late", 59_000))
+    call = until(world, take(world, first, job := ask(world)), steps.Call)
+    world.pass_time(LEASE_MS - 1_000)
+    world.fly(call)
+    world.crash(first)
+    while state(world, job) != "done":
+        world.tend(second)
+        world.pass_time(1_000)
+    assert answered_by(world, job) == call.uid
+    world.calm()
+
+
+def a_person_decides_what_is_still_held(world: World) -> None:
+    """Sooner than the hold ends: once more on the same lane. The first reply comes all the same, and counts."""
+    first, second, *_ = world.drainers
+    old = until(world, in_flight(world, first, job := ask(world), LATER), steps.Listen)
+    assert world.say(job, "same")
+    new = in_flight(world, second, job, OK)
+    finish(world, new)
+    assert answered_by(world, job) == new.uid
+    finish(world, old)
+    assert world.witness.seen.attempts[old.uid].resolution == "late"
+    world.calm()
+
+
+def what_is_leased_and_not_sent_when_a_person_stops_it_goes_back(world: World) -> None:
+    """Leased before the stop, and about to write its row after it; the lane in question may cost."""
+    first, second, *_ = world.drainers
+    job = ask(world, lane="paid")
+    flight = until(world, take(world, first, job), steps.Record)
+    world.stop("paid")
+    finish(world, flight)
+    seen = world.witness.seen
+    assert (flight.uid, state(world, job), seen.jobs[job].attempts_made) == ("", "ready", 0)
+    assert world.lease(second, 8) == 0
+    world.resume("paid")
+    world.calm()
+
+
 def what_a_dead_drainer_could_not_write_is_written_before_its_work_is_given_away(world: World) -> None:
     first, second, *_ = world.drainers
     world.plans.append(OK)
@@ -402,10 +627,24 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (evidence_is_not_replaced, two_lanes()),
         (a_person_decides_what_was_asked, two_lanes("ask")),
         (a_drainer_that_was_given_up_leases_under_a_new_name, two_lanes()),
+        (a_drainer_whose_beat_is_old_sends_nothing, two_lanes()),
+        (a_drainer_that_slept_is_not_known_by_its_old_name, two_lanes()),
+        (a_drainer_that_slept_unseen_keeps_its_calls, two_lanes(soft_timeout_ms=None)),
+        (a_clock_that_is_set_forward_ends_no_hold, two_lanes(soft_timeout_ms=None)),
+        (a_lease_whose_task_died_is_taken_back_by_its_owner, two_lanes()),
         (a_call_that_breaks_wakes_who_waits_for_it, two_lanes()),
         (a_late_reply_replaces_an_estimate, two_lanes("same", price=DEAR, max_output_tokens=100)),
         (the_schema_refuses_a_second_open_attempt, two_lanes()),
         (record_heeds_an_answer_that_nobody_told_it_of, two_lanes()),
+        (evidence_that_comes_between_post_and_mark_is_posted, two_lanes("same", price=DEAR, max_output_tokens=100)),
+        (who_is_slow_to_post_an_estimate_undoes_no_actual, two_lanes("same", price=DEAR, max_output_tokens=100)),
+        (two_queues_on_one_book_leave_each_other_alone, two_lanes()),
+        (a_call_of_the_dead_is_held_where_the_lane_remembers, two_lanes(**REMEMBERS)),
+        (a_hold_outlives_its_listener_where_the_lane_remembers, two_lanes(**REMEMBERS)),
+        (a_lane_is_asked_before_its_job_fails_for_want_of_another, one_lane(max_attempts=1, hold_ms=NO_HOLD)),
+        (a_call_that_left_late_is_not_taken_for_absent, one_lane(hold_ms=LONG_HOLD)),
+        (a_person_decides_what_is_still_held, one_lane(max_attempts=1)),
+        (what_is_leased_and_not_sent_when_a_person_stops_it_goes_back, two_lanes()),
         (what_a_dead_drainer_could_not_write_is_written_before_its_work_is_given_away, two_lanes()),
         (what_a_frozen_drainer_could_not_write_is_written_by_others_and_then_by_itself, two_lanes()),
     ]

@@ -14,10 +14,14 @@ from typing import Any
 
 from histories import LEASE_MS, OK, ask, two_lanes, world
 
+from millpond.rules import effects as steps
 from millpond.rules.policy import Policy
 from millpond.testing.simulation.calls import Plan
 from millpond.testing.simulation.drainer import Drainer, Flight
 from millpond.testing.simulation.world import World
+
+OF_THE_BOOK = (steps.Reserve, steps.Release, steps.Post)
+"""Effects that change nothing on which another move here depends: done at once, they leave fewer orders to try."""
 
 Verb = Callable[[World, int], object]
 Move = Callable[[], object]
@@ -45,8 +49,9 @@ class Heard:
         self.told.append(repr(answer))
         return self._course.send(answer)
 
-    def close(self) -> None:
-        self._course.close()
+    def throw(self, problem: Exception) -> Any:
+        self.told.append(repr(problem))
+        return self._course.throw(problem)
 
 
 class Board:
@@ -81,6 +86,8 @@ class Board:
             found["A sleeps"] = self._sleep
         if self._slept in made.witness.seen.living:
             found["B reclaims A"] = self._reclaim
+        if self._drainers[0].owner == self._slept:
+            found["A takes a new name"] = self._drainers[0].take_new_name
         waiting = [at for drainer in self._drainers for flight in drainer.flights if (at := flight.next_ms())]
         if waiting and min(waiting) > now_ms:
             found["time"] = partial(made.pass_time, min(waiting) - now_ms)
@@ -101,14 +108,14 @@ class Board:
         return hash((repr(whole), *(_sorted(value) for value in told.values())))
 
     def _lease(self, drainer: Drainer) -> None:
-        if drainer.owner == self._slept:  # its last beat is old: it leases nothing more under that name
-            drainer.owner = self.world.ground.owner()
         self.world.lease(drainer, 1)
         for flight in drainer.flights:
             flight._course = Heard(flight._course)  # type: ignore[assignment]
 
     def _fly(self, drainer: Drainer, flight: Flight) -> None:
         self.world.fly(flight)
+        while isinstance(flight.next, OF_THE_BOOK):
+            self.world.fly(flight)
         drainer.land()
 
     def _next_verb(self) -> None:
@@ -117,6 +124,7 @@ class Board:
 
     def _sleep(self) -> None:
         self._sleeps, self._slept = False, self._drainers[0].owner
+        self.world.freeze(self._drainers[0], LEASE_MS)
         self.world.pass_time(LEASE_MS)
 
     def _reclaim(self) -> None:

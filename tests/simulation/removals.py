@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import apsw
@@ -11,8 +11,14 @@ import pytest
 
 from millpond.db.database import Transaction
 from millpond.engine import reconcile
-from millpond.store import holds, ledger, reclaim, settle, store
+from millpond.engine.listening import Listening
+from millpond.rules import effects as steps
+from millpond.rules import journey, recall
+from millpond.spend import book
+from millpond.store import accounts, asking, holds, ledger, reclaim, settle, store
+from millpond.store import lease as leasing
 from millpond.store.settle import Settled
+from millpond.testing.simulation.drainer import PERFORM, Drainer
 from millpond.testing.simulation.world import World
 
 Remove = Callable[[pytest.MonkeyPatch], None]
@@ -27,11 +33,11 @@ class Removal:
     history: str = ""
 
 
-def without_sql(*cuts: tuple[str, str, str]) -> Remove:
-    """Cut or replace words in named statements: (statement, words, other words)."""
+def without_sql(*cuts: tuple[str, str, str], of: Any = store) -> Remove:
+    """Cut or replace words in named statements: (statement, words, other words), of the store or the spend book."""
 
     def take_out(monkeypatch: pytest.MonkeyPatch) -> None:
-        load = store.load
+        load = of.load
 
         def lamed(text: str) -> dict[str, str]:
             statements = load(text)
@@ -40,7 +46,7 @@ def without_sql(*cuts: tuple[str, str, str]) -> Remove:
                 statements[name] = statements[name].replace(words, other)
             return statements
 
-        monkeypatch.setattr(store, "load", lamed)
+        monkeypatch.setattr(of, "load", lamed)
 
     return take_out
 
@@ -107,7 +113,7 @@ def accept_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def no_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (holds, ledger, reclaim):
+    for module in (holds, ledger, reclaim, settle):
         monkeypatch.setattr(module, "blocking", lambda *_: [])
 
 
@@ -131,6 +137,60 @@ def both_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     without_index("one_in_force")(monkeypatch)
 
 
+def keep_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PERFORM, steps.Release, lambda *_: None)
+
+
+def drop_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounts, "never_recorded", lambda *_, **__: [])
+
+
+def hold_no_recallable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (settle, reclaim):
+        monkeypatch.setattr(module, "unheard_until_ms", lambda _, now_ms: now_ms)
+
+
+def end_holds_with_their_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (settle, reclaim):
+        monkeypatch.setattr(module, "left_at_ms", lambda _, now_ms: now_ms)
+
+
+def ask_no_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    def recall(*_: Any) -> Iterator[Any]:
+        yield from ()
+        return False
+
+    monkeypatch.setattr(journey, "recall", recall)
+
+
+def fail_before_a_lane_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    past = ledger.read_past
+
+    def lamed(*args: Any) -> Any:
+        found = past(*args)
+        return replace(found, undecided=tuple(replace(one, recallable_ms=None) for one in found.undecided))
+
+    monkeypatch.setattr(leasing, "read_past", lamed)
+
+
+def take_silence_for_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recall, "absence_ms", lambda _policy, _lane, started_ms: started_ms)
+
+
+def forget_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = recall.absence_ms
+    monkeypatch.setattr(recall, "absence_ms", lambda policy, *given: whole(replace(policy, lease_ms=0), *given))
+
+
+def decide_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "forget", lambda *_, **__: False)
+    monkeypatch.setattr(store.asking, "forget", lambda *_, **__: False)
+
+
+def look_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store.Store, "holds", lambda *_: True)
+
+
 def find_no_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "is_blocking", lambda *_: False)
 
@@ -141,8 +201,46 @@ def reclaim_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "replay", lambda *_, **__: None)
 
 
+def send_under_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Drainer, "may_send", lambda *_: True)
+
+
+def keep_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Drainer, "stands", lambda _: True)
+
+
+def hold_by_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lamed(self: Listening, *owners: str) -> list[str]:
+        rows = self._store.attempts()
+        now_ms = self._store.now_ms()
+        over = [row.uid for row in rows if row.listener in owners and (row.hold_until_ms or 0) <= now_ms]
+        for uid in over:
+            self._store.stop_listening(uid)
+        return over
+
+    monkeypatch.setattr(Listening, "end_holds", lamed)
+
+
+def let_nothing_lapse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store.Store, "lapse", lambda *_, **__: reclaim.Reclaimed())
+
+
+def stop_no(verb: Any) -> Remove:
+    """A verb that does not look for stops."""
+
+    def take_out(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(verb, "standing", lambda _: ())
+
+    return take_out
+
+
 LOOK = "AND lease_no = :lease_no", "AND :lease_no >= 0"
 STORED = "VALUES (:uid, :body)", "SELECT :uid, :body WHERE length(:body) < 0"
+DECIDED = "AND (outcome <> 'ambiguous' OR resolution IS NOT NULL)", ""
+STILL = (
+    "AND cost IS NOT DISTINCT FROM :cost AND CASE WHEN outcome = 'ambiguous' THEN 1 ELSE 0 END = :is_estimate",
+    "AND (:cost IS NULL OR :is_estimate >= 0)",
+)
 ONCE = "(outcome IS NULL OR outcome = 'ambiguous')", "1"
 
 REMOVALS: dict[str, Removal] = {
@@ -215,6 +313,41 @@ REMOVALS: dict[str, Removal] = {
             without_sql(("owner_lives", "AND dead = 0", "")),
             "a_drainer_that_was_given_up_leases_under_a_new_name",
         ),
+        Removal(
+            "Who slept for a lease goes on under a new name",
+            keep_the_name,
+            "a_drainer_that_slept_is_not_known_by_its_old_name",
+        ),
+        Removal(
+            "What was leased under an old name is not sent",
+            send_under_any_name,
+            "a_drainer_whose_beat_is_old_sends_nothing",
+        ),
+        Removal(
+            "A new name inherits the calls under way",
+            without_sql(("inherit_attempts", "AND outcome IS NULL", "AND 0")),
+            "a_drainer_that_slept_unseen_keeps_its_calls",
+        ),
+        Removal(
+            "A new name inherits the leases of these calls",
+            without_sql(("inherit_leases", "AND lease_owner = :old", "AND 0 AND lease_owner = :old")),
+            "a_drainer_that_slept_unseen_keeps_its_calls",
+        ),
+        Removal(
+            "A new name inherits what is listened to",
+            without_sql(("inherit_listening", "listener = :old", "listener = :old AND 0")),
+            "a_drainer_that_slept_unseen_keeps_its_calls",
+        ),
+        Removal(
+            "A hold ends by the clock of its listener, not by the wall's",
+            hold_by_the_wall,
+            "a_clock_that_is_set_forward_ends_no_hold",
+        ),
+        Removal(
+            "An owner takes back its own leases that nobody renews",
+            let_nothing_lapse,
+            "a_lease_whose_task_died_is_taken_back_by_its_owner",
+        ),
         Removal("Enqueue looks for a live job of the key", without_sql(("live_jobs", "AND live = 1", "AND 0"))),
         Removal(
             "Whatever ends an attempt wakes its key's held job",
@@ -229,6 +362,10 @@ REMOVALS: dict[str, Removal] = {
             "Reclaim ends what its owner listened to",
             without_sql(("listened_by", "listener = :owner", "listener = :owner AND 0")),
         ),
+        Removal("`lease` gives nothing to a lane that a person has stopped", stop_no(leasing)),
+        Removal(
+            "`record` looks for stops", stop_no(ledger), "what_is_leased_and_not_sent_when_a_person_stops_it_goes_back"
+        ),
         Removal("Lost leases have a cap", lose_leases_for_ever, "what_kills_its_worker_again_and_again_fails"),
         Removal(
             "A retry takes back withdrawals",
@@ -242,6 +379,30 @@ REMOVALS: dict[str, Removal] = {
             "A submission takes back only what it withdrew",
             without_sql(("take_back_requests", "OR :ids IS NULL", "OR 1")),
         ),
+        Removal("Before the first byte the lease is looked at once more", look_no_more),
+        Removal(
+            "A call that its lane can be asked for is held though nobody listens",
+            hold_no_recallable,
+            "a_call_of_the_dead_is_held_where_the_lane_remembers",
+        ),
+        Removal(
+            "Such a hold outlives its listener",
+            end_holds_with_their_listener,
+            "a_hold_outlives_its_listener_where_the_lane_remembers",
+        ),
+        Removal("The lane is asked before the policy decides", ask_no_lane),
+        Removal(
+            "The lane is asked before its job fails for want of another lane",
+            fail_before_a_lane_is_asked,
+            "a_lane_is_asked_before_its_job_fails_for_want_of_another",
+        ),
+        Removal("A lane's silence proves something only once the call has ended and settled", take_silence_for_proof),
+        Removal(
+            "A call may have left as late as its lease allowed",
+            forget_the_lease,
+            "a_call_that_left_late_is_not_taken_for_absent",
+        ),
+        Removal("What nobody waits for is decided when its hold is over", decide_for_nobody),
         Removal(
             "After a call that was decided as `fail` there is no other",
             without_sql(("history", "outcome, resolution,", "outcome, nullif(resolution, 'fail') AS resolution,")),
@@ -251,6 +412,47 @@ REMOVALS: dict[str, Removal] = {
             "What an owner could not write is written before it is reclaimed",
             reclaim_first,
             "what_a_dead_drainer_could_not_write_is_written_before_its_work_is_given_away",
+        ),
+        Removal("Every call is reserved before it", without_sql(("reserve", ":worst\n", ":worst WHERE 0\n"), of=book)),
+        Removal("The owner takes back what `record` refused", keep_what_is_refused),
+        Removal("What a dead owner never recorded is dropped", drop_nothing),
+        Removal(
+            "Only what belongs to the dead is dropped, once their reclaim is committed",
+            without_sql(("living_owners", "WHERE dead = 0", "WHERE dead = 2")),
+        ),
+        Removal(
+            "What a dead owner did record stays reserved",
+            without_sql(("recorded", "WHERE uid IN", "WHERE uid = '' AND uid IN")),
+        ),
+        Removal(
+            "A queue drops only its own reservations",
+            without_sql(
+                ("reservations", "queue = :queue AND", "(queue = :queue OR 1) AND"),
+                ("release", "AND queue = :queue", "AND :queue <> ''"),
+                of=book,
+            ),
+            "two_queues_on_one_book_leave_each_other_alone",
+        ),
+        Removal("What is undecided keeps its reservation", without_sql(("owed", *DECIDED), ("unposted", *DECIDED))),
+        Removal("What was settled and not posted is posted", without_sql(("unposted", "posted = 0", "posted = 2"))),
+        Removal("An actual replaces an estimate", without_sql(("replace_charge", "is_estimate = 1", "0"), of=book)),
+        Removal(
+            "Nothing replaces an actual",
+            without_sql(("replace_charge", "AND is_estimate = 1", ""), of=book),
+            "who_is_slow_to_post_an_estimate_undoes_no_actual",
+        ),
+        Removal(
+            "`posted` is set only while cost and estimate are still those posted",
+            without_sql(("mark_posted", *STILL)),
+            "evidence_that_comes_between_post_and_mark_is_posted",
+        ),
+        Removal(
+            "What changes a cost makes it unposted",
+            without_sql(("end_attempt", "posted = 0", "posted = posted")),
+        ),
+        Removal(
+            "A charge that is not known is not 0",
+            without_sql(("insert_charge", ":cost", "coalesce(:cost, 0)"), of=book),
         ),
     ]
 }

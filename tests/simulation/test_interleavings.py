@@ -95,7 +95,6 @@ CAUGHT = {
     "A ledger row stands before its call leaves": "fresh answers wanted",
     "`record` looks for open and held attempts of the key": "cancelled and listened to, and asked for again",
     "A good reply counts by its key, whoever holds the job": "a drainer sleeps past its lease",
-    "Only a living owner leases": "a drainer sleeps past its lease",
     "Reclaim ends every open attempt of its owner": "a drainer sleeps past its lease",
     "A retry takes back withdrawals": "cancelled, and retried",
 }

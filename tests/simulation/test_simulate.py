@@ -11,7 +11,7 @@ from collections import Counter
 from typing import get_args
 
 import pytest
-from histories import LATE, OK, ask, take, two_lanes, until, world
+from histories import LATE, OK, REMEMBERS, ask, take, two_lanes, until, world
 from removals import without_sql
 
 from millpond.rules import effects as steps
@@ -96,15 +96,19 @@ KNOWN = [OK, LATE, Plan("retryable", 500), Plan("saturated", 500)]
 
 
 NEVER: dict[AfterHold, set[str]] = {"pin": set(), "same": {"Give"}, "ask": {"Resolve"}, "fail": set()}
-"""Effects that no journey of these cases comes to, by what its lane does after a hold."""
+"""Effects that no journey of these cases comes to, by what its lane does after a hold. Nor does any come to Release: no
+record is refused before its drainer dies."""
 
 
-def dies_or_sleeps(after_hold: AfterHold, plan: Plan, at: int, *, dies: bool, closes: bool = False) -> str | None:
+def dies_or_sleeps(
+    after_hold: AfterHold, plan: Plan, at: int, *, dies: bool, closes: bool = False, recalls: bool = False
+) -> str | None:
     """One request, its first call as planned; after `at` effects its drainer dies, or sleeps past its lease.
 
-    `closes`: a person closes the first lane meanwhile. Returns the effect before which that was, None if all was over.
+    `closes`: a person closes the first lane meanwhile; `recalls`: it can be asked what became of a call. Returns the
+    effect before which that was, None if all was over.
     """
-    with world(two_lanes(after_hold)) as made:
+    with world(two_lanes(after_hold, **(REMEMBERS if recalls else {}))) as made:
         worker, heir, *_ = made.drainers
         made.plans += [plan, OK]
         flight = take(made, worker, job := ask(made))
@@ -158,9 +162,10 @@ def test_a_drainer_may_die_or_sleep_with_an_end_that_it_could_not_write(plan: Pl
 def test_a_drainer_may_die_or_sleep_before_each_effect(after_hold: AfterHold, dies: bool) -> None:
     met: set[str] = set()
     for plan in [*UNKNOWN, *(KNOWN if after_hold == "pin" else [])]:
-        for closes in (False, True) if plan is OK else (False,):
+        for closes, recalls in [(False, False), *([(True, False)] if plan is OK else [(False, True)])]:
             at = 0
-            while (effect := dies_or_sleeps(after_hold, plan, at, dies=dies, closes=closes)) is not None:
+            how = {"dies": dies, "closes": closes, "recalls": recalls}
+            while (effect := dies_or_sleeps(after_hold, plan, at, **how)) is not None:
                 met.add(effect)
                 at += 1
-    assert met == {one.__name__ for one in get_args(steps.Effect)} - NEVER[after_hold]
+    assert met == {one.__name__ for one in get_args(steps.Effect)} - NEVER[after_hold] - {"Release"}

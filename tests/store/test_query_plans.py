@@ -63,6 +63,11 @@ HOT = {
         "USING INTEGER PRIMARY KEY (rowid=?)",
     ],
     "attempts_of_job": ["attempt_key (idempotency_key=? AND seq>?)"],
+    "undecided_after": ["attempt_undecided (idempotency_key>?)", "one_live_job (idempotency_key=?)"],
+    "undecided_of_key": ["attempt_undecided (idempotency_key=?)"],
+    "to_ask": ["attempt_to_ask"],
+    "next_ask": ["attempt_to_ask"],
+    "last_pin": ["j USING INTEGER PRIMARY KEY (rowid=?)", "attempt_key (idempotency_key=? AND seq>?)"],
     "undecided": ["attempt_undecided (idempotency_key=? AND rowid>?)"],
     "events_after": ["event USING INTEGER PRIMARY KEY (rowid>?)"],
     "attempts_after": ["attempt USING INTEGER PRIMARY KEY (rowid>?)"],
@@ -73,7 +78,7 @@ HOT = {
 }
 """Name -> what its plan must say."""
 
-SMALL_TABLES = {"CONSTANT", "json_each", "lane_state", "owner", "tally"}
+SMALL_TABLES = {"CONSTANT", "json_each", "lane_state", "owner", "stop", "tally"}
 """What may be read whole: never more than a handful of rows."""
 
 REPORT = "the report adds the ledger up, for a person who asks for it"
@@ -105,6 +110,7 @@ SORTED = {
     "waiting_for_person": "a group for each reason, for showing",
     "calls_in_flight": "a group for each lane",
     "measured_answers": "what its limit lets through",
+    "lanes_to_ask": "the names of a few lanes",
     "report_lanes": "the names of a few lanes",
     "report_durations": "what its limit lets through",
     "report_crossings": "one job's attempts, and the ids of jobs that crossed",

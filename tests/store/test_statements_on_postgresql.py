@@ -1,4 +1,4 @@
-"""One text for both databases: a real PostgreSQL prepares every statement of the store as it is written.
+"""One text for both databases: a real PostgreSQL prepares every statement of store and spend book as it is written.
 
 The store itself runs there with a later issue. The schema below is SQLite's own, in PostgreSQL's words for keys and
 whole numbers, so that a statement that only SQLite understands is found out when it is written.
@@ -20,8 +20,12 @@ import pytest
 
 from millpond.db.statements import load, split
 
-STORE = files("millpond.store")
-STATEMENTS = load(STORE.joinpath("statements.sql").read_text(encoding="utf-8"))
+ROOMS = [files("millpond.store"), files("millpond.spend")]
+STATEMENTS = {
+    name: statement
+    for room in ROOMS
+    for name, statement in load(room.joinpath("statements.sql").read_text(encoding="utf-8")).items()
+}
 LISTS = {"ids": "bigint", "keys": "text"}
 COMMENT = re.compile(r"--[^\n]*")
 
@@ -36,8 +40,9 @@ def postgres() -> Iterator[psycopg.Connection]:
 def serving(folder: Path) -> Iterator[psycopg.Connection]:
     server = started(folder)
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-        for statement in split(STORE.joinpath("schema/001.sql").read_text(encoding="utf-8")):
-            connection.execute(in_postgresqls_words(statement).encode())
+        for room in ROOMS:
+            for statement in split(room.joinpath("schema/001.sql").read_text(encoding="utf-8")):
+                connection.execute(in_postgresqls_words(statement).encode())
         yield connection
     server.cleanup()
 

@@ -58,6 +58,7 @@ from millpond.engine.owner import Holder
 from millpond.lanes import CallableLane
 from millpond.paged import Paged
 from millpond.rules.job import Disposition, Error, Outcome, ServiceClass, State, Usage
+from millpond.rules.stops import Stop, Stops
 from millpond.testing import LANE_CASES, FakeClock, ScriptedLane, exercise_lane, run_lane_case
 
 
@@ -193,7 +194,14 @@ def persons(queue: Queue) -> None:
     assert_type(queue.retry(queue.submission("s"), dry_run=True).dry_run, bool)
     assert_type(queue.retry("state:failed", lane="paid", dry_run=True), BulkReport)
     assert_type(queue.retry([1, 2]).reasons, Mapping[str, int])
+    assert_type(queue.unpin("state:ready", dry_run=True), BulkReport)
+    assert_type(queue.decide(1, "same"), Job)
+    assert_type(queue.reconcile(), Summary)
     queue.resume_lane("free")
+    assert_type(queue.stop("paid"), Stops)
+    assert_type(queue.stop(["free"]).changed, tuple[Stop, ...])
+    assert_type(queue.resume().standing[0].lane, str | None)
+    assert_type(queue.status().stopped, tuple[Stop, ...])
 
 
 def draining(queue: Queue, policy: Policy) -> None:

@@ -39,6 +39,7 @@ def check_request(body: object) -> Json:
     _check_stream(fields)
     _check_tools(fields)
     _check_format(fields.get("response_format"))
+    _check_label(fields)
     return fields
 
 
@@ -138,6 +139,22 @@ def _check_format(response_format: Any) -> None:
         _check_schema(inner["schema"], "response_format.json_schema.schema")
 
 
+def _check_label(fields: Json) -> None:
+    """Whether the answer is kept, and what the caller has tied to it: bounds as the public API states them."""
+    if not isinstance(fields.get("store"), bool | None):
+        raise Refused("'store' must be a boolean.", "store")
+    metadata: Any = fields.get("metadata")
+    if metadata is None:
+        return
+    named = cast(Json, metadata) if isinstance(metadata, dict) else {"": None}
+    if len(named) > 16 or any(
+        not isinstance(value, str) or len(name) > 64 or len(value) > 512 for name, value in named.items()
+    ):
+        raise Refused("'metadata' must be an object of at most 16 texts, each of at most 512 characters.", "metadata")
+    if metadata and not fields.get("store"):
+        raise Refused("The 'metadata' parameter is only allowed when 'store' is enabled.", "metadata")
+
+
 def _check_schema(schema: Any, where: str) -> None:
     try:
         least(schema, "")
@@ -153,6 +170,11 @@ def texts_of(body: Mapping[str, Any]) -> list[str]:
         parts = cast(list[Json], content) if isinstance(content, list) else []
         texts.append(content if isinstance(content, str) else "\n".join(str(part.get("text", "")) for part in parts))
     return texts
+
+
+def metadata_of(body: Mapping[str, Any]) -> Json:
+    """What the caller has tied to a request, by name."""
+    return cast(Json, body.get("metadata") or {})
 
 
 def wants_stream(body: Mapping[str, Any]) -> bool:

@@ -25,6 +25,7 @@ import h11
 from millpond.drill import chatfake, chatrequest
 from millpond.drill.connection import EVENTS, JSON, Connection, Headers
 from millpond.drill.script import FAULTS, INVALID, Script, prompt_digest
+from millpond.drill.stored import StoredCompletions
 from millpond.rules.errors import UsageError
 
 HOST: Final = "127.0.0.1"
@@ -71,7 +72,8 @@ class FaultLane:
     `mix` maps faults to shares (the rest of 1 is `ok`), `script` and `per_prompt` fix them (`script.Script`);
     `retry_after` is the raw Retry-After header of `429` and `503_proof`, `headers` are added to these two; `answer`
     makes the text from the body, otherwise it follows from the prompt. `slow_s`, `latency_s` (before any answer whose
-    work is done) and `hang_s` are in s. `clock` gives the s of `Post.at_s`; nothing is decided by it.
+    work is done), `hang_s` and `settling_s` (until a stored completion is listed) are in s. `clock` gives the s of
+    `Post.at_s` and of what has settled; no fault is decided by it.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class FaultLane:
         per_prompt: Mapping[str, Sequence[str]] | None = None,
         answer: Callable[[dict[str, Any]], str] | None = None,
         hang_s: float = 3600,
+        settling_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Raises UsageError for a mix or script that cannot be played, a port or header that cannot be."""
@@ -100,6 +103,8 @@ class FaultLane:
         self._slow_s = slow_s
         self._latency_s = latency_s
         self._hang_s = hang_s
+        self._stored = StoredCompletions(settling_s, clock)
+        self._listings = 0
         self._answer = answer or chatfake.default_answer
         self._refusal_headers = _checked(
             [("Retry-After", DEFAULT_RETRY_AFTER if retry_after is None else retry_after), *headers]
@@ -207,6 +212,16 @@ class FaultLane:
         with self._changed:
             return len(self._posts)
 
+    def listings(self) -> int:
+        """How often stored completions were asked for."""
+        with self._changed:
+            return self._listings
+
+    def wait_for_listings(self, count: int, timeout_s: float) -> bool:
+        """Wait until stored completions were asked for so often; False if they were not within `timeout_s`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._listings >= count, timeout_s)
+
     def late_results(self) -> list[Post]:
         """The POSTs whose work was done though the client never got the whole answer."""
         return [post for post in self.posts() if post.is_late]
@@ -296,10 +311,12 @@ class FaultLane:
     async def _requests(self, connection: Connection) -> None:
         while received := await connection.next_request():
             request, body = received
-            path, _, _ = request.target.decode("ascii", "replace").partition("?")
+            path, _, query = request.target.decode("ascii", "replace").partition("?")
             match request.method.decode(), path:
                 case "POST", _ if path in _CHAT_PATHS:
                     await self._chat(connection, request, body)
+                case "GET", _ if path in _CHAT_PATHS:
+                    await self._list(connection, query)
                 case "GET", "/v1/models" | "/models":
                     await connection.reply_json(200, chatfake.models(self._model))
                 case "GET", "/__faultlane__/posts":
@@ -311,6 +328,17 @@ class FaultLane:
                 case method, _:
                     words = f"Invalid URL ({method} {path})"
                     await connection.reply_json(404, chatfake.error_body(words, "invalid_request_error"))
+
+    async def _list(self, connection: Connection, query: str) -> None:
+        with self._changed:
+            self._listings += 1
+            self._changed.notify_all()
+        try:
+            page = self._stored.page(query)
+        except chatrequest.Refused as refused:
+            error = chatfake.error_body(refused.message, "invalid_request_error", None, refused.param)
+            return await connection.reply_json(400, error)
+        return await connection.reply_json(200, page)
 
     async def _chat(self, connection: Connection, request: h11.Request, raw: bytes) -> None:
         key = next((value.decode("latin-1") for name, value in request.headers if name == b"idempotency-key"), None)
@@ -333,6 +361,7 @@ class FaultLane:
         answer = chatfake.answer_for(body, self._answer(body), fault=fault)
         if FAULTS[fault].works:
             await asyncio.sleep(self._slow_s if fault == "slow" else self._latency_s)
+            self._stored.keep(body, chatfake.completion(body, answer, _reply_id(post)))
             done = {"result": answer.result, "tokens_in": answer.tokens_in, "tokens_out": answer.tokens_out}
             # Said before the last byte leaves, taken back if the client turns out to be gone: whoever has read the
             # whole answer finds it delivered.
@@ -346,7 +375,7 @@ class FaultLane:
 
     async def _play(self, connection: Connection, post: Post, fault: str, answer: chatfake.Answer) -> None:
         """Let the client see a fault; raises if it has left."""
-        body, reply_id = post.body, f"chatcmpl-{post.prompt_digest[:24]}{post.ordinal}"
+        body, reply_id = post.body, _reply_id(post)
         stream = chatrequest.wants_stream(body)
         match fault:
             case "reset":
@@ -411,6 +440,10 @@ class FaultLane:
         connection.close()
 
 
+def _reply_id(post: Post) -> str:
+    return f"chatcmpl-{post.prompt_digest[:24]}{post.ordinal}"
+
+
 def _checked(headers: Headers) -> Headers:
     try:
         h11.Response(status_code=429, headers=list(headers))
@@ -438,6 +471,7 @@ def run(
     latency_s: float = 0.0,
     retry_after: str | None = None,
     hang_s: float = 3600,
+    settling_s: float = 0.0,
 ) -> None:
     """Serve in this thread until interrupted, as `millpond faultlane` does; `on_ready` is told the base URL.
 
@@ -453,5 +487,6 @@ def run(
         latency_s=latency_s,
         retry_after=retry_after,
         hang_s=hang_s,
+        settling_s=settling_s,
     )
     asyncio.run(lane.serve_forever(on_ready))

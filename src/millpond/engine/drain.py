@@ -7,27 +7,35 @@ import logging
 import math
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from millpond.engine.bookkeeping import keep_book
 from millpond.engine.clock import boot_ms
-from millpond.engine.perform import Happening, Performer
+from millpond.engine.happening import Happening
+from millpond.engine.listening import Listening
+from millpond.engine.perform import Performer
+from millpond.engine.recall import Recaller, patiently
 from millpond.engine.scribe import PATIENCE_S, RETRY_S, Scribe, wait_for
 from millpond.engine.spool import Spool
 from millpond.engine.steadfast import Steadfast, keep, keep_calling, to_its_end
 from millpond.engine.tab import LaneTab, Tab
+from millpond.engine.tenure import Tenure
 from millpond.lanes.lane import Lane
 from millpond.report.summary import Reason, Summary
 from millpond.rules.admission import LaneLoad, room
 from millpond.rules.effects import UNROUTED
-from millpond.rules.errors import MillpondError, QueueUnavailable
+from millpond.rules.errors import LeaseLost, MillpondError, QueueUnavailable
 from millpond.rules.numbers import whole_number
 from millpond.rules.policy import Policy
 from millpond.rules.router import lanes_for, route_work
+from millpond.rules.stops import Stop, stop_of
+from millpond.spend.book import SpendBook
 from millpond.store import lease as leasing
+from millpond.store import reclaim as owners
 from millpond.store.lanes import LaneRow, load_of
 from millpond.store.reader import PAGE_ROWS
 from millpond.store.reclaim import Reclaimed
@@ -88,9 +96,10 @@ class Drainer:
         store: Store,
         policy: Policy,
         lanes: Mapping[str, Lane],
-        owner: str,
+        owner: Tenure,
         spool: Spool,
         *,
+        book: SpendBook,
         rng: random.Random | None = None,
         registry: Mapping[str, Any] | None = None,
         tell: Callable[[Happening], None] | None = None,
@@ -103,6 +112,7 @@ class Drainer:
         `spool` keeps the replies that the queue does not take; nothing is leased while one is in it.
 
         `tend` is called on the store's thread every TEND_MS while the drain runs, to reclaim what the dead left.
+        `owner` is the name under which it leases; after a sleep it takes a new one.
         `may_lease` False: the drain lock is no longer what others would find; it ends, and leases nothing more.
         """
         assert lanes.keys() <= policy.lanes.keys(), "a lane of this drain is not in its policy"
@@ -112,9 +122,10 @@ class Drainer:
         self._owner = owner
         self._spool = spool
         self._held_back_s: float | None = None
+        self._book = book
         self._registry = registry
         self._boot_ms = boot_ms
-        self._tell = tell or _silence
+        self._listener = tell or _silence
         self._rng = rng or random.Random()
         self._tend = tend
         self._may_lease = may_lease or (lambda: True)
@@ -123,6 +134,7 @@ class Drainer:
         self._seen_seq = 0
         self.tab = Tab({name: LaneTab() for name in lanes})
         self._closed: dict[str, LaneRow] = {}
+        self._stopped: dict[str, Stop] = {}
         self._journeys: set[Steadfast[None]] = set()
         self._stops = 0
         self._is_ending = False
@@ -130,6 +142,8 @@ class Drainer:
         self._over = threading.Event()
         self._over.set()
         self._changed = asyncio.Event()
+        self._naming = asyncio.Lock()
+        self._listening = Listening(store)
         self._problem: BaseException | None = None
 
     # --- from outside ---------------------------------------------------------------------------------------------
@@ -169,9 +183,12 @@ class Drainer:
         program: that is to `finish()`, and whatever the drain set going hears of none of it.
         """
         self._scribe = Scribe(self._store.db)
+        self._accountant = Scribe(self._book.db)
         self._performer = Performer(
             self._store,
             self._scribe,
+            self._book,
+            self._accountant,
             self._policy,
             self._lanes,
             self.tab,
@@ -180,9 +197,13 @@ class Drainer:
             rng=self._rng,
             tell=self._tell,
             boot_ms=self._boot_ms,
+            may_send=self._owner.may_send,
             is_stopping=self._is_stopping,
             stop=self.stop,
             wake=self._changed.set,
+        )
+        self._recaller = Recaller(
+            self._store, self._scribe, self._policy, self._lanes, self.tab, rng=self._rng, tell=self._tell
         )
         self._loop = asyncio.get_running_loop()
         self._over.clear()
@@ -197,23 +218,27 @@ class Drainer:
         return course.result()
 
     async def _run(self, until: Until) -> Summary:
-        tending = keep(self._keep_tending())
-        tending.add_done_callback(self._heed_end)
+        tending = [keep(self._keep_tending()), keep(self._keep_asking())]
+        for task in tending:
+            task.add_done_callback(self._heed_end)
         reason: Reason = "stopped"
         try:
             try:
                 reason = await self._drain(until)
             except (Exception, KeyboardInterrupt, SystemExit) as problem:
                 self._problem = problem  # calls in flight still get their grace: their replies may be paid for
-                self._scribe.in_haste.set()
+                self._make_haste()
             await self._let_calls_end()
             if self._problem is not None:
                 raise self._problem
             return await self._scribe.look(partial(self._sum_up, reason))
         finally:
-            tending.cut()
-            await asyncio.wait({tending})
+            for task in tending:
+                task.cut()
+            await asyncio.wait(tending)
+            await self._keep_book()  # what lanes told of since the last round
             self._scribe.close()
+            self._accountant.close()
             await self._close_lanes()
 
     def _sum_up(self, reason: Reason) -> Summary:
@@ -306,8 +331,13 @@ class Drainer:
     async def _lease(self, until: Until) -> int:
         """Lease into every free slot and set the journeys going; how many."""
         self._closed = await self._scribe.look(self._store.closed_lanes)
+        self._heed_stops(await self._scribe.look(self._store.stops))
         now_ms = self._store.now_ms()
-        free = {name: room(lane.policy, self._load(name), now_ms) for name, lane in self._lanes.items()}
+        free = {
+            name: room(lane.policy, self._load(name), now_ms)
+            for name, lane in self._lanes.items()
+            if name not in self._stopped
+        }
         limit = sum(free.values())
         if until.max_jobs is not None:
             underway = self.tab.in_flight - self.tab.past_hold
@@ -320,22 +350,16 @@ class Drainer:
             return 0
         if self._performer.is_held_up:
             return 0
+        name = self._owner.uuid
+        if not self._owner.stands():
+            await self._take_new_name(name)
         taken = self._boot_ms()
-        got = await self._scribe.write(
-            partial(
-                leasing.lease,
-                owner=self._owner,
-                room=free,
-                limit=max(limit, 0),
-                now_ms=now_ms,
-                wake_rows=self._policy.wake_chunk_rows,
-                fair_every=self._policy.fair_every,
-                route=partial(route_work, policy=self._policy),
-                registry=self._registry,
-                serial=self._serial,
-            ),
-            full=False,
-        )
+        try:
+            got = await self._take(free, limit, now_ms)
+        except LeaseLost:  # it slept, and others gave it up
+            await self._take_new_name(name)
+            self._changed.set()  # what is ready is still to be leased
+            return 0
         self.tab.failed += len(got.failed)
         for job_id, reason in got.failed.items():
             self._tell(Happening("failed", job_id, "", reason))
@@ -346,6 +370,39 @@ class Drainer:
             self._journeys.add(task)
             task.add_done_callback(partial(self._journey_ended, lease.lane))
         return len(got.leases)
+
+    async def _take(self, free: Mapping[str, int], limit: int, now_ms: int) -> leasing.Taken:
+        return await self._scribe.write(
+            partial(
+                leasing.lease,
+                owner=self._owner.uuid,
+                room=free,
+                limit=max(limit, 0),
+                now_ms=now_ms,
+                wake_rows=self._policy.wake_chunk_rows,
+                fair_every=self._policy.fair_every,
+                route=partial(route_work, policy=self._policy),
+                registry=self._registry,
+                serial=self._serial,
+                free_lanes=self._policy.free_lanes,
+            ),
+            full=False,
+        )
+
+    async def _take_new_name(self, old: str) -> None:
+        """Others may have given this drain up, or have: what it does from now on it does under a new name.
+
+        Calls under way go on. Their replies count by their keys, whoever holds the jobs by then.
+        """
+        async with self._naming:
+            if self._owner.uuid != old:
+                return
+            with self._owner.renewing() as heir:
+                kept = await self._scribe.write(
+                    partial(owners.succeed, old=old, heir=heir, now_ms=self._store.now_ms()), full=False
+                )
+        became = "its calls go on" if kept else "others have taken its work back"
+        log.warning("this drain slept for its lease, or its lock file was deleted; it has a new name, and %s", became)
 
     async def _unroute(self, lane: str) -> set[str]:
         """Send work of a lane that this drain does not have back to be routed: what came since we last looked.
@@ -366,17 +423,18 @@ class Drainer:
 
     def _is_over(self, until: Until) -> Reason | None:
         """Whether nothing is left that this drain should wait for."""
-        if until.daemon or self._journeys:
+        if until.daemon or self._journeys or self._recaller.under_way:
             return None
         counts = self._store.counts()
         if not counts["ready"] and not counts["waiting"] and not counts["leased"]:
             return "empty"
-        next_ms = self._next_ms()
-        if next_ms is None:
-            return "idle"  # only a person or another process can move what is left
-        if until.until_empty or next_ms - self._store.now_ms() <= self._policy.idle_exit_ms:
+        if self._lanes and self._stopped.keys() == self._lanes.keys():
+            return "stopped"
+        times = [at_ms for at_ms in (self._next_ms(), self._recaller.next_ms()) if at_ms is not None]
+        next_ms = min(times, default=None)  # None: only a person or another process can move what is left
+        if next_ms is not None and (until.until_empty or next_ms - self._store.now_ms() <= self._policy.idle_exit_ms):
             return None
-        return "idle"
+        return "stopped" if any(map(self._store.any_ready, self._stopped)) else "idle"
 
     def _next_ms(self) -> int | None:
         """When the clock alone brings something: a job that is due, a lane with ready work that opens again.
@@ -387,7 +445,10 @@ class Drainer:
         opening = [
             row.closed_until_ms
             for name, row in self._closed.items()
-            if name in self._lanes and row.closed_until_ms is not None and self._store.any_ready(name)
+            if name in self._lanes
+            and name not in self._stopped
+            and row.closed_until_ms is not None
+            and self._store.any_ready(name)
         ]
         unrouted = [self._store.now_ms()] if self._store.any_ready(UNROUTED) else []
         return min([*([due] if due is not None else []), *opening, *unrouted], default=None)
@@ -412,10 +473,30 @@ class Drainer:
     async def _keep_tending(self) -> None:
         while True:
             await asyncio.sleep(TEND_MS / 1000)
+            if not self._may_lease():
+                self._changed.set()  # an idle drain learns of it too
             try:
+                if not self._owner.stands():
+                    await self._take_new_name(self._owner.uuid)
                 self.tab.failed += await self._scribe.look(self._look_after_others)
             except MillpondError as problem:  # busy or full just now: the next round is a second away
                 log.warning("could not look after what others left: %s", problem)
+            await self._keep_book()
+
+    async def _keep_book(self) -> None:
+        try:
+            await self._accountant.look(partial(keep_book, self._store, self._book))
+        except MillpondError as problem:  # the next round, or the next drain, does it
+            log.warning("the spend book lags behind the ledger: %s", problem)
+
+    async def _keep_asking(self) -> None:
+        """Ask lanes what became of calls whose end is unknown, as the time of each comes."""
+        while True:
+            rounds = await patiently(self._recaller.round())
+            if rounds.asked:
+                self._changed.set()  # what was held may go on, or this drain may end
+            else:
+                await asyncio.sleep(TEND_MS / 1000)
 
     def _look_after_others(self) -> int:
         """End our holds that ran out, take back what the dead left; how many jobs failed by that."""
@@ -423,7 +504,7 @@ class Drainer:
         if self._tend is None:
             return 0
         if not self._spool.pending():  # what a hold waits for may be at hand
-            self._store.end_own_holds(self._owner)
+            self._listening.end_holds(self._owner.uuid)
         reclaimed = self._tend()
         if reclaimed.released:  # they are back where they were, perhaps behind what was looked at there
             self._looked_at.clear()
@@ -438,16 +519,40 @@ class Drainer:
         """A task of ours ended. By a broken invariant or a dead disk: stop rather than go on guessing."""
         if not task.cancelled() and (problem := task.exception()) is not None:
             self._problem = problem
-            self._scribe.in_haste.set()
+            self._make_haste()
         self._changed.set()
 
     # --- stopping -------------------------------------------------------------------------------------------------
 
+    def _heed_stops(self, stops: Sequence[Stop]) -> None:
+        """Note which of our lanes a person has stopped, and tell of what is new in that."""
+        before = self._stopped
+        found = {name: stop_of(stops, name, self._policy.free_lanes) for name in self._lanes}
+        self._stopped = {name: stop for name, stop in found.items() if stop is not None}
+        for name in self._lanes:
+            if name in self._stopped and name not in before:
+                self._tell(Happening("stopped", None, name, f"a person has stopped {self._stopped[name].words}"))
+            elif name in before and name not in self._stopped:
+                self._tell(Happening("resumed", None, name, ""))
+
     def _heed_stop(self) -> None:
         self._changed.set()
-        self._scribe.in_haste.set()
+        self._make_haste()
         if self._stops > 1:
             self._performer.cut()
+
+    def _make_haste(self) -> None:
+        """What is refused from now on is not tried again, but for the ends of calls."""
+        self._scribe.in_haste.set()
+        self._accountant.in_haste.set()
+
+    def _tell(self, happening: Happening) -> None:
+        """Tell of something. Where that fails, the drain ends with it once its calls have had their end."""
+        try:
+            self._listener(happening)
+        except Exception as problem:
+            self._problem = self._problem or problem
+            self._changed.set()
 
     def _is_stopping(self) -> bool:
         return self._is_ending or self._problem is not None

@@ -14,15 +14,19 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from millpond.engine.bookkeeping import keep_book
 from millpond.engine.drain import Drainer, Until
-from millpond.engine.owner import DrainLock, Owner
-from millpond.engine.perform import Happening
+from millpond.engine.happening import Happening
+from millpond.engine.owner import DrainLock
 from millpond.engine.reconcile import reclaim_dead
 from millpond.engine.spool import Spool
+from millpond.engine.tenure import Tenure
+from millpond.engine.watch import Watch
 from millpond.lanes.lane import Lane
 from millpond.report.summary import Summary
 from millpond.rules.errors import LockHeld, UsageError
 from millpond.rules.policy import Policy
+from millpond.spend.book import SpendBook
 from millpond.store.store import Store
 
 LOOK_S = 1.0
@@ -35,9 +39,10 @@ class Drains:
     Thread-safe. `close` ends them while the store is still open, so that no reply is lost with it.
     """
 
-    def __init__(self, store: Store, folder: Path) -> None:
+    def __init__(self, store: Store, book: SpendBook, folder: Path) -> None:
         """`folder` is where the queue's locks stand."""
         self._store = store
+        self._book = book
         self._folder = folder
         self._under_way: dict[Drainer, _Hold] = {}
 
@@ -50,15 +55,26 @@ class Drains:
         registry: Mapping[str, Any] | None = None,
         tell: Callable[[Happening], None] | None = None,
     ) -> Generator[Drainer]:
-        """A Drainer that holds the drain lock. Raises LockHeld."""
+        """A Drainer that holds the drain lock. Raises LockHeld, and QueueUnavailable for a spend book too."""
         hold = _Hold(self._store, self._folder)
-        tend = partial(reclaim_dead, self._store, self._folder, max_leases_lost=policy.max_leases_lost)
+        cap, watch = policy.max_leases_lost, Watch(self._folder)
+        tend = partial(reclaim_dead, self._store, self._folder, max_leases_lost=cap, watch=watch)
         drainer: Drainer | None = None
         try:
             tend()
-            uuid, spool = hold.enlist(sum(policy.lanes[name].width for name in lanes))
+            keep_book(self._store, self._book)  # opens it, too: where nothing can be reserved, nothing is leased
+            owner, spool = hold.enlist(policy, sum(policy.lanes[name].width for name in lanes))
             drainer = Drainer(
-                self._store, policy, lanes, uuid, spool, registry=registry, tell=tell, tend=tend, may_lease=hold.stands
+                self._store,
+                policy,
+                lanes,
+                owner,
+                spool,
+                book=self._book,
+                registry=registry,
+                tell=tell,
+                tend=tend,
+                may_lease=hold.stands,
             )
             self._under_way[drainer] = hold
             yield drainer
@@ -100,20 +116,19 @@ class _Hold:
     def __init__(self, store: Store, folder: Path) -> None:
         self._store = store
         self._folder = folder
-        self._owner: Owner | None = None
+        self._owner: Tenure | None = None
         self._spool: Spool | None = None
         self._lock = DrainLock(folder)
         self._pid = os.getpid()
         self._giving = threading.Lock()
         self._lock.take(store.now_ms())
 
-    def enlist(self, replies: int) -> tuple[str, Spool]:
-        """Become an owner, with room for so many replies that the queue may not take: its uuid, and its spool."""
-        self._owner = Owner(self._folder, "drainer", self._store.now_ms())
+    def enlist(self, policy: Policy, replies: int) -> tuple[Tenure, Spool]:
+        """Become an owner, with room for so many replies that the queue may not take."""
+        self._owner = Tenure(self._store, self._folder, "drainer", lease_ms=policy.lease_ms)
         self._spool = Spool(self._folder, self._owner.uuid, replies)
         self._spool.prepare()
-        self._store.enlist(self._owner.row)
-        return self._owner.uuid, self._spool
+        return self._owner, self._spool
 
     def stands(self) -> bool:
         """Whether the drain lock is still what others would find."""
@@ -129,17 +144,15 @@ class _Hold:
             owner, self._owner = self._owner, None
             try:
                 if owner is not None:
-                    owner.leave(partial(self._leave, owner.uuid))
+                    owner.leave(self._write_what_waits)
             finally:
                 if self._spool is not None:
                     self._spool.remove()
                 self._lock.release()
 
-    def _leave(self, uuid: str) -> None:
-        """Write what waits, then take back what was held: what has a reply must not be given to anybody else."""
+    def _write_what_waits(self) -> None:
         if self._spool is not None:
             self._spool.write_all(self._store)
-        self._store.reclaim(uuid, died=False)
 
 
 def run(drainer: Drainer, until: Until) -> Summary:

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from millpond.rules.admission import Closing
-from millpond.rules.effects import UNROUTED, Ending, Heard, Then
+from millpond.rules.effects import UNROUTED, Ending, EvidenceBy, Heard, Then
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Usage
 from millpond.rules.outcome import Classified
@@ -37,6 +37,7 @@ class Kept:
     job: Fence | None
     at_ms: int
     """When the call ended."""
+    how: EvidenceBy = "late"
 
 
 def without_its_reply(kept: Kept, problem: Exception, lane: LanePolicy, policy: Policy) -> Kept:
@@ -59,6 +60,7 @@ def dump_kept(kept: Kept) -> bytes:
         "uid": kept.uid,
         "lane": kept.lane,
         "at_ms": kept.at_ms,
+        "how": kept.how,
         "job": [kept.job.id, kept.job.lease_no] if kept.job is not None else None,
         "then": asdict(kept.then),
         "classified": asdict(ending.classified),
@@ -89,7 +91,7 @@ def load_kept(stored: bytes) -> Kept:
         Closing(**closing) if closing is not None else None,
     )
     fence = Fence(job[0], job[1]) if job is not None else None
-    return Kept(parts["uid"], parts["lane"], ending, Then(**parts["then"]), fence, parts["at_ms"])
+    return Kept(parts["uid"], parts["lane"], ending, Then(**parts["then"]), fence, parts["at_ms"], parts["how"])
 
 
 def _plain(evidence: Evidence) -> Mapping[str, Any]:

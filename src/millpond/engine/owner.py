@@ -1,12 +1,11 @@
 """Who lives: a process that may hold leases has a row in the queue and an OS lock on a file of its own.
 
-The lock is `flock`: it ends with the process, however that ends, and needs no clock. A lock that is free means that its
-owner is dead. Beats, and owners on other hosts, come with the safety issue.
+A lock that is free means that its owner is dead, and needs no clock. An owner that is only frozen keeps its lock; that
+its beat stands still is seen by others (`engine.watch`), and known to itself. Owners on other hosts are not judged.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -16,89 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from millpond.db import fork
-from millpond.rules.errors import LockHeld, QueueUnavailable
+from millpond.engine.beat import Beat, first_note
+from millpond.engine.clock import boot_ms
+from millpond.engine.lock import Lock, is_locked
+from millpond.rules.errors import LockHeld
 from millpond.rules.job import OwnerRow
+from millpond.rules.policy import Policy
 
 PROBE_S = 0.1
 """Whoever asks for the holder holds the lock himself for an instant; a drain that starts just then tries again."""
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-
-class Lock:
-    """An exclusive lock on a file, held by this process alone: never waited for, never deleted while it matters.
-
-    A forked child closes its copy, so that the lock ends with the process that took it.
-    """
-
-    fork_order = 0
-    """Nothing waits for it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._descriptor: int | None = None
-        fork.join(self)
-
-    def take(self, note: str = "") -> bool:
-        """Take the lock and write `note` into the file; False if somebody holds it. Raises QueueUnavailable."""
-        while True:
-            try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except OSError as error:
-                raise QueueUnavailable(f"cannot open the lock file {self.path}: {error.strerror}") from error
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-                return False
-            if self._is_the_file(descriptor):
-                break
-            os.close(descriptor)  # deleted between open and lock: our lock is on a file nobody else will find (O05)
-        try:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, note.encode(), 0)
-        except OSError as error:
-            os.close(descriptor)
-            raise QueueUnavailable(
-                f"cannot write the lock file {self.path}: {error.strerror}; free some space"
-            ) from error
-        self._descriptor = descriptor
-        return True
-
-    def stands(self) -> bool:
-        """Whether the lock is held and its file is still the one that others would find."""
-        return self._descriptor is not None and self._is_the_file(self._descriptor)
-
-    def release(self) -> None:
-        """Give the lock back. The file stays."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def note(self) -> str:
-        """What the holder wrote into the file; "" if there is none."""
-        try:
-            return self.path.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return ""
-
-    def before_fork(self, deadline: float) -> None:
-        """Nothing to prepare: the child closes its copy."""
-
-    def after_fork(self, *, child: bool) -> None:
-        """Close the child's copy; the parent's stays locked, since the open file is shared and not unlocked."""
-        if child:
-            self.release()
-
-    def _is_the_file(self, descriptor: int) -> bool:
-        ours = os.fstat(descriptor)
-        try:
-            there = os.stat(self.path)
-        except FileNotFoundError:
-            return False
-        return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+LEASE_MS = Policy().lease_ms
+"""For how long an owner's beat may stand still, unless its policy says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +77,7 @@ class DrainLock:
             return None
         probe = Lock(self._lock.path)
         note = probe.note()
-        if not _is_locked(self._lock.path):
+        if not is_locked(self._lock.path):
             return None
         try:
             return Holder(**json.loads(note))
@@ -156,18 +86,26 @@ class DrainLock:
 
 
 class Owner:
-    """This process as a holder of leases: its uuid names its row and its lock file, which it holds while it lives."""
+    """This process as a holder of leases: its uuid names its row, and the lock file in which it beats."""
 
-    def __init__(self, folder: Path, role: str, now_ms: int) -> None:
+    def __init__(
+        self, folder: Path, role: str, now_ms: int, *, lease_ms: int = LEASE_MS, boot_ms: Callable[[], int] = boot_ms
+    ) -> None:
+        """Raises QueueUnavailable where the lock file cannot be made. `boot_ms` is the clock that judges its beat."""
         self.row = OwnerRow(uuid4().hex, role, socket.gethostname(), os.getpid(), _boot_id(), now_ms)
-        self._lock = Lock(_lock_file(folder, self.row.uuid))
-        taken = self._lock.take(self.row.uuid)
+        self._lock = Lock(lock_file(folder, self.row.uuid))
+        taken = self._lock.take(first_note(self.row.uuid, lease_ms))
         assert taken, "a new uuid cannot be locked by another"
+        self._beat = Beat(self._lock, lease_ms, boot_ms)
 
     @property
     def uuid(self) -> str:
         """The name under which it leases."""
         return self.row.uuid
+
+    def stands(self) -> bool:
+        """Whether nobody can have given it up by its beat. If not, it leases and sends nothing more under this name."""
+        return self._beat.stands()
 
     def leave(self, bury: Callable[[], object]) -> None:
         """Give the lock back, after `bury` has taken back what it held and marked its row dead.
@@ -179,7 +117,13 @@ class Owner:
             bury()
             self._lock.path.unlink(missing_ok=True)
         finally:
+            self._beat.end()
             self._lock.release()
+
+
+def is_here(owner: OwnerRow) -> bool:
+    """Whether an owner is of this host: by its name, or of this very boot, as a container is that was made anew."""
+    return owner.host == socket.gethostname() or (bool(owner.boot_id) and owner.boot_id == _boot_id())
 
 
 def is_dead(folder: Path, owner: OwnerRow) -> bool:
@@ -187,35 +131,24 @@ def is_dead(folder: Path, owner: OwnerRow) -> bool:
 
     A lock file that is gone says nothing about a living process, so the process itself is asked for then.
     """
-    if owner.host != socket.gethostname():
+    if not is_here(owner):
         return False
-    path = _lock_file(folder, owner.uuid)
+    path = lock_file(folder, owner.uuid)
     if path.exists():
-        return not _is_locked(path)
-    return owner.boot_id != _boot_id() or not _runs(owner.pid)
+        return not is_locked(path)
+    if owner.boot_id != _boot_id():
+        return True
+    return owner.host == socket.gethostname() and not _runs(owner.pid)  # another container counts its own processes
 
 
 def forget(folder: Path, owner: OwnerRow) -> None:
     """Delete the lock file of an owner that was declared dead."""
-    _lock_file(folder, owner.uuid).unlink(missing_ok=True)
+    lock_file(folder, owner.uuid).unlink(missing_ok=True)
 
 
-def _lock_file(folder: Path, uuid: str) -> Path:
+def lock_file(folder: Path, uuid: str) -> Path:
+    """Where an owner's lock and beat stand."""
     return folder / "owners" / f"{uuid}.lock"
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _runs(pid: int) -> bool:

@@ -7,47 +7,38 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from millpond.engine import recall
+from millpond.engine.bookkeeping import not_posted
+from millpond.engine.happening import Happening
 from millpond.engine.kept import UNSTORABLE, Kept, without_its_reply
 from millpond.engine.scribe import PATIENCE_S, Scribe, pauses_s, wait_for
 from millpond.engine.spool import Spool
 from millpond.engine.steadfast import Calling, keep_calling
 from millpond.engine.tab import Tab
 from millpond.lanes.lane import Call as LaneCall
-from millpond.lanes.lane import Lane
+from millpond.lanes.lane import Lane, is_asked
 from millpond.report.words import counted
 from millpond.rules import effects as steps
 from millpond.rules.admission import Admitted, NotNow, admit
-from millpond.rules.effects import Effect, Facts, Heard, Instead, Recorded, Silence
+from millpond.rules.effects import Charge, Effect, Facts, Heard, Instead, Recorded, Reserved, Silence
 from millpond.rules.errors import REFUSED, LeaseLost, MillpondError
-from millpond.rules.evidence import Evidence
+from millpond.rules.evidence import Absent, Evidence, Unknown
 from millpond.rules.job import Lease
 from millpond.rules.journey import journey
 from millpond.rules.policy import Policy
-from millpond.rules.verdict import worst_bill
-from millpond.store import ledger, settle
+from millpond.rules.router import hold_ms
+from millpond.rules.verdict import worst_bill, worst_of
+from millpond.spend.book import SpendBook
+from millpond.store import accounts, ledger, settle
 from millpond.store.lanes import load_of
 from millpond.store.store import Store, fence
 
 log = logging.getLogger("millpond.engine")
-
-
-@dataclass(frozen=True, slots=True)
-class Happening:
-    """One thing that is told while work goes on.
-
-    `kind`: `ended` (an attempt), `done`, `failed`, `held`, `closed`, `kept` (a reply that the queue does not take now),
-    `written` (it has taken all of them).
-    """
-
-    kind: str
-    job_id: int | None
-    lane: str
-    words: str
 
 
 class Performer:
@@ -56,6 +47,8 @@ class Performer:
     What the queue does not take of their ends is kept in the spool, and tried again: for `patience_s` where it is on
     disk, and until the drain is cut where it is not.
 
+    `accountant` writes into the book as `scribe` does into the store: what many journeys reserve and post while its
+    last commit runs goes out in one. `may_send`: whether calls may still leave that were leased under an owner's name.
     `stop` is called when a call was ended by an interrupt of the program, `wake` when a job was let go of before its
     journey ended.
     """
@@ -64,6 +57,8 @@ class Performer:
         self,
         store: Store,
         scribe: Scribe,
+        book: SpendBook,
+        accountant: Scribe,
         policy: Policy,
         lanes: Mapping[str, Lane],
         tab: Tab,
@@ -73,12 +68,15 @@ class Performer:
         rng: random.Random,
         tell: Callable[[Happening], None],
         boot_ms: Callable[[], int],
+        may_send: Callable[[str], bool],
         is_stopping: Callable[[], bool],
         stop: Callable[[], None],
         wake: Callable[[], None],
     ) -> None:
         self.store = store
         self.scribe = scribe
+        self.book = book
+        self.accountant = accountant
         self.policy = policy
         self.lanes = lanes
         self.tab = tab
@@ -87,6 +85,7 @@ class Performer:
         self.rng = rng
         self.tell = tell
         self.boot_ms = boot_ms
+        self.may_send = may_send
         self.is_stopping = is_stopping
         self.stop = stop
         self.wake = wake
@@ -99,10 +98,15 @@ class Performer:
         """Take one leased job as far as it goes now. A lease that was lost meanwhile ends it quietly."""
         flight = _Flight(self, lease, taken_boot_ms)
         course = journey(lease, self.policy, order)
-        answer: Any = None
         try:
+            effect = next(course)
             while True:
-                answer = await flight.do(course.send(answer))
+                try:
+                    answer = await flight.do(effect)
+                except LeaseLost as lost:
+                    effect = course.throw(lost)
+                else:
+                    effect = course.send(answer)
         except StopIteration:
             return
         except LeaseLost:
@@ -155,6 +159,7 @@ class Performer:
                     then=kept.then,
                     lane=kept.lane,
                     job=kept.job,
+                    how=kept.how,
                     now_ms=self.store.now_ms(),
                 )
             )
@@ -206,18 +211,29 @@ class _Flight:
         store = self.ground.store
         return await self.ground.scribe.look(partial(store.look_back, self.lease))
 
-    async def resolve(self, effect: steps.Resolve) -> None:
-        lane = self.ground.policy.lanes.get(effect.lane)  # None: it has left the policy, and its price with it
-        worst = worst_bill(self.lease.work, lane, self.ground.store.now_ms()) if lane else None
+    async def recall(self, effect: steps.Recall) -> Heard | Absent | Unknown:
+        assert self.lease.stored is not None, "a lease without its work as it is stored"
+        return await recall.ask(
+            self.ground.lanes.get(effect.lane),
+            self.ground.policy,
+            effect.uid,
+            self.lease.stored,
+            started_ms=effect.started_ms,
+            now_ms=self.ground.store.now_ms,
+            chance=self.ground.rng.random(),
+        )
+
+    async def resolve(self, effect: steps.Resolve) -> Charge | None:
+        worst = worst_of(self.lease.work, effect.lane, self.ground.store.now_ms(), self.ground.policy)
         if effect.choice != "fail":
-            self.ground.tab.paid_again(effect.uid, worst)
-        await self.ground.scribe.write(
+            self.ground.tab.paid_again(effect.uid, worst.cost)
+        return await self.ground.scribe.write(
             partial(
                 settle.resolve,
                 uid=effect.uid,
                 choice=effect.choice,
-                worst=worst,
-                certain=lane is not None and lane.price.kind == "free",
+                worst=worst.cost,
+                certain=worst.is_certain,
                 now_ms=self.ground.store.now_ms(),
             )
         )
@@ -228,31 +244,61 @@ class _Flight:
         closed = (await self.ground.scribe.look(self.ground.store.closed_lanes)).get(effect.lane)
         return admit(load_of(self.ground.tab.lanes[effect.lane].in_flight, closed), self.ground.store.now_ms())
 
+    async def reserve(self, effect: steps.Reserve) -> Reserved:
+        lane, uid = self.ground.policy.lane(effect.lane), uuid4().hex
+        worst = worst_bill(self.lease.work, lane, self.ground.store.now_ms())
+        try:
+            await self.ground.accountant.write(self.ground.book.reserving(uid, self.lease.owner, lane.name, worst))
+        except REFUSED as problem:
+            raise type(problem)(f"the spend book takes no reservation, so nothing was called: {problem}") from problem
+        return Reserved(uid)
+
+    async def release(self, effect: steps.Release) -> None:
+        try:
+            await self.ground.accountant.write(self.ground.book.releasing(effect.uid))
+        except MillpondError as problem:  # it falls with this owner, at the latest
+            log.warning("a reservation that came to nothing stands for now: %s", problem)
+
+    async def post(self, effect: steps.Post) -> None:
+        """The ledger knows what is owed. A book that does not take it now has it from there, with the next tending."""
+        try:
+            await self.ground.accountant.write(self.ground.book.posting(effect.charge))
+            await self.ground.scribe.write(partial(accounts.mark_posted, charge=effect.charge), full=False)
+        except MillpondError as problem:
+            not_posted(effect.charge.uid, problem)
+
     async def record(self, effect: steps.Record) -> Recorded | Instead:
         lane = self.ground.policy.lane(effect.lane)
+        asked = is_asked(self.ground.lanes[effect.lane])
         recorded = await self.ground.scribe.write(
             partial(
                 ledger.record,
                 lease=self.lease,
-                uid=uuid4().hex,
+                uid=effect.uid,
                 lane=lane.name,
                 tier=lane.tier,
+                recall_hold_ms=hold_ms(lane, self.ground.policy, self.lease.service_class) if asked else None,
+                free_lanes=self.ground.policy.free_lanes,
                 now_ms=self.ground.store.now_ms(),
             )
         )
         if isinstance(recorded, Instead):
             self.ground.tab.done += recorded.by == "answered"
-            words = "by an answer in force" if recorded.by == "answered" else "another call of its key is not decided"
-            kind = "done" if recorded.by == "answered" else "held"
+            kind, words = _INSTEAD[recorded.by]
             self.ground.tell(Happening(kind, self.lease.job_id, lane.name, words))
         return recorded
 
     async def call(self, effect: steps.Call) -> Heard | Silence:
         if self.ground.was_cut.is_set():
             return self._unsent(effect.lane, "stopped", "the drain was stopped before the call")
-        if self.ground.boot_ms() - self.taken_boot_ms >= self.ground.policy.lease_ms:
+        is_old = self.ground.boot_ms() - self.taken_boot_ms >= self.ground.policy.lease_ms
+        if is_old or not self.ground.may_send(self.lease.owner):
             # We slept between lease and call (suspend, SIGSTOP): others may have given us up.
             return self._unsent(effect.lane, "lease_too_old", "slept before the call")
+        if not await self.ground.scribe.look(partial(self.ground.store.holds, self.lease)):
+            return self._unsent(effect.lane, "lease_lost", "cancelled, answered or given to another before the call")
+        if self.ground.was_cut.is_set():
+            return self._unsent(effect.lane, "stopped", "the drain was stopped before the call")
         lane = self.ground.lanes[effect.lane]
         call = LaneCall(
             uid=effect.uid,
@@ -313,7 +359,7 @@ class _Flight:
         self.ground.tab.past_hold += 1
         self.ground.wake()
 
-    async def settle(self, effect: steps.Settle) -> None:
+    async def settle(self, effect: steps.Settle) -> Charge | None:
         then, job = effect.then, None if self.detached else fence(self.lease)
         if job is not None and then.move is None and effect.ending.outcome != "ok":
             # Its soft timeout could not be written, so it still has its job, which nobody else sends on its way.
@@ -322,10 +368,15 @@ class _Flight:
                 if then.delay_ms
                 else steps.Then("release", next_lane=steps.UNROUTED)
             )
-        kept = Kept(effect.uid, effect.lane, effect.ending, then, job, self.ground.store.now_ms())
+        kept = Kept(effect.uid, effect.lane, effect.ending, then, job, self.ground.store.now_ms(), effect.how)
         kept, settled = await self.ground.persist(kept)
-        self.ground.tab.ended(kept.lane, kept.uid, kept.ending)
-        self._report(kept, settled)
+        if kept.how == "late":
+            self.ground.tab.ended(kept.lane, kept.uid, kept.ending)
+            self._report(kept, settled)
+        else:
+            tab, tell = self.ground.tab, self.ground.tell
+            recall.recalled(tab, tell, kept.lane, kept.uid, self.lease.job_id, kept.ending, settled)
+        return settled.charge
 
     async def give(self, effect: steps.Give) -> None:
         given = await self.ground.scribe.write(
@@ -390,15 +441,26 @@ class _Flight:
         self.ground.tell(Happening("failed", self.lease.job_id, lane, reason))
 
 
+_INSTEAD = {
+    "answered": ("done", "by an answer in force"),
+    "held": ("held", "another call of its key is not decided"),
+    "stopped": ("stopped", "given back before its call"),
+}
+"""Why no row was written -> the kind and the words that are told."""
+
 _PERFORM: dict[type[Any], Callable[[_Flight, Any], Any]] = {
     steps.LookBack: _Flight.look_back,
+    steps.Recall: _Flight.recall,
     steps.Resolve: _Flight.resolve,
     steps.Admit: _Flight.admit,
+    steps.Reserve: _Flight.reserve,
+    steps.Release: _Flight.release,
     steps.Record: _Flight.record,
     steps.Call: _Flight.call,
     steps.Detach: _Flight.detach,
     steps.Listen: _Flight.listen,
     steps.StopListening: _Flight.stop_listening,
     steps.Settle: _Flight.settle,
+    steps.Post: _Flight.post,
     steps.Give: _Flight.give,
 }

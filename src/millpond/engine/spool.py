@@ -318,7 +318,7 @@ def _entries(path: Path, descriptor: int) -> Iterator[bytes]:
 
 
 def _write_late(store: Store, kept: Kept) -> bool:
-    settled = store.settle_late(kept.uid, kept.ending, kept.then, lane=kept.lane, job=kept.job)
+    settled = store.settle_late(kept.uid, kept.ending, kept.then, lane=kept.lane, job=kept.job, how=kept.how)
     return settled is not None
 
 

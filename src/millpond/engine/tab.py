@@ -55,6 +55,10 @@ class Tab:
     skipped: int = 0
     past_hold: int = 0
     """Journeys under way whose calls are only listened to: their jobs go on without them."""
+    recalled: int = 0
+    """Answers that lanes were asked for, since nobody had heard them."""
+    unknown: dict[str, Ending] = field(default_factory=dict[str, Ending])
+    """Attempts that were counted as ambiguous, as long as nothing more is known of them."""
     saved: int = 0
     saved_usd: Decimal | None = Decimal(0)
     again: dict[str, Cost | None] = field(default_factory=dict[str, "Cost | None"])
@@ -67,20 +71,28 @@ class Tab:
 
     def ended(self, lane: str, uid: str, ending: Ending) -> None:
         """An attempt came to an end, or to one that is known where it was unknown before."""
+        if before := self.unknown.pop(uid, None):
+            self._count(lane, before, -1)
+        if ending.outcome == "ambiguous":
+            self.unknown[uid] = ending
+        self._count(lane, ending, 1)
         tab = self.lanes[lane]
-        tab.attempts += 1
-        tab.outcomes[ending.outcome] += 1
         tab.in_a_row = tab.in_a_row.and_then(ending.classified)
-        usage = ending.evidence.usage or (ending.evidence.reply.usage if ending.evidence.reply else Usage())
-        tab.tokens_in += usage.tokens_in or 0
-        tab.tokens_out += usage.tokens_out or 0
-        tab.untold += ending.outcome in MAY_BE_BILLED and None in (usage.tokens_in, usage.tokens_out)
-        if ending.cost is not None:
-            tab.spent += ending.cost.usd
-        else:  # a refusal without usage is priced 0, so whatever has no price here did work
-            tab.unpriced += 1
         if ending.outcome not in ("ok", "ambiguous"):
             self.again.pop(uid, None)  # it brought nothing, so another call of its key had to be paid for anyway
+
+    def _count(self, lane: str, ending: Ending, times: int) -> None:
+        tab = self.lanes[lane]
+        tab.attempts += times
+        tab.outcomes[ending.outcome] += times
+        usage = ending.evidence.usage or (ending.evidence.reply.usage if ending.evidence.reply else Usage())
+        tab.tokens_in += times * (usage.tokens_in or 0)
+        tab.tokens_out += times * (usage.tokens_out or 0)
+        tab.untold += times * (ending.outcome in MAY_BE_BILLED and None in (usage.tokens_in, usage.tokens_out))
+        if ending.cost is not None:
+            tab.spent += times * ending.cost.usd
+        else:  # a refusal without usage is priced 0, so whatever has no price here did work
+            tab.unpriced += times
 
     def answered(self, requests: int, cost: Cost | None) -> None:
         """A job became done by a call of this cost; all its requests but the first were saved a call of their own."""
@@ -112,6 +124,7 @@ class Tab:
             ready=counts["ready"],
             offloaded=counts["offloaded"],
             skipped=self.skipped,
+            recalled=self.recalled,
             next_due_ms=next_due_ms,
             attempts=sum(lane.attempts for lane in lanes.values()),
             tokens_in=sum(lane.tokens_in for lane in lanes.values()),

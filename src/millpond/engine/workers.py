@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from millpond.engine.bookkeeping import keep_book, try_to_post
+from millpond.engine.in_hand import InHand
 from millpond.engine.kept import UNSTORABLE, Kept, without_its_reply
 from millpond.engine.listening import Listening
-from millpond.engine.owner import Owner
 from millpond.engine.reconcile import reclaim_dead
 from millpond.engine.spool import Spool
+from millpond.engine.tenure import Tenure
+from millpond.engine.watch import Watch
 from millpond.lanes.handler import raised, returned
 from millpond.rules.admission import InARow, admit
 from millpond.rules.effects import (
@@ -27,19 +30,25 @@ from millpond.rules.effects import (
     Give,
     Heard,
     LookBack,
+    Post,
+    Recall,
     Record,
     Recorded,
+    Release,
+    Reserve,
+    Reserved,
     Resolve,
     Settle,
     Then,
 )
 from millpond.rules.errors import REFUSED, LeaseLost, UsageError
-from millpond.rules.evidence import Evidence
+from millpond.rules.evidence import Absent, Evidence, Unknown
 from millpond.rules.job import Lease, Reply
 from millpond.rules.journey import Cleared, approach, call
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.router import Step, lanes_for, next_lane, route_work
 from millpond.rules.verdict import end, worst_bill
+from millpond.spend.book import SpendBook
 from millpond.store.lanes import load_of
 from millpond.store.ledger import lost
 from millpond.store.settle import Settled
@@ -52,35 +61,70 @@ NO_JITTER = 0.0
 """A worker's backoff is not spread: chance is drawn by the drainer only."""
 
 
+Ask = Callable[[Recall, Lease], Heard | Absent | Unknown]
+"""The question of a journey, and the lease under which it is asked -> what the lane's answer proves."""
+
+
+def nobody_asks(_question: Recall, _lease: Lease) -> Unknown:
+    """Where no lane can be asked."""
+    return Unknown("nobody here can ask its lane")
+
+
 class Workers:
     """The worker protocol over one store. Thread-safe; its owner lives as long as this process or until `leave`."""
 
     def __init__(
-        self, store: Store, folder: Path, policy: Policy, registry: Callable[[], Mapping[str, Any] | None]
+        self,
+        store: Store,
+        book: SpendBook,
+        folder: Path,
+        policy: Policy,
+        registry: Callable[[], Mapping[str, Any] | None],
+        ask: Ask = nobody_asks,
     ) -> None:
+        """`ask` asks a lane what became of a call that a drain made: who works by hand has no lanes of his own."""
+        self._ask = ask
         self._store = store
+        self._book = book
         self._folder = folder
         self._policy = policy
         self._registry = registry
-        self._owner: Owner | None = None
+        self._tenure: Tenure | None = None
         self._spool = Spool(folder, uuid4().hex, REPLIES)
         self._owning = threading.Lock()
-        self._listening = Listening(self._end_holds)
+        self._watch = Watch(folder)
+        self._listening = Listening(store)
+        self._in_hand = InHand(policy.lease_ms, look=self._heed_sleep, end_holds=self._end_holds, lapse=self._lapse)
         self._in_a_row: defaultdict[str, InARow] = defaultdict(InARow)
 
     def lease(self, n: int, *, lanes: Iterable[str] | None = None, owner: str | None = None) -> list[Lease]:
         """Lease up to n jobs. `lanes` are names (None: all of the policy); `owner` another living owner's uuid.
 
-        What dead owners of this host held is taken back first. Raises UnknownLane, LeaseLost for a dead `owner`, and
-        QueueBusy or QueueUnavailable while a reply that was handed in waits to be written, or none could be kept.
+        What owners of this host held who are gone is taken back first. A lease that is neither recorded nor renewed for
+        the policy's `lease_ms` is taken back from this process too. Raises UnknownLane, LeaseLost for a dead `owner`,
+        and QueueBusy or QueueUnavailable while a reply that was handed in waits to be written, or none could be kept.
         """
         names = list(lanes) if lanes is not None else list(self._policy.lanes)
         room = {self._policy.lane(name).name: n for name in names}
+        cap = self._policy.max_leases_lost
         self._spool.write_all(self._store)
         self._spool.prepare()
-        reclaim_dead(self._store, self._folder, max_leases_lost=self._policy.max_leases_lost)
+        reclaim_dead(self._store, self._folder, max_leases_lost=cap, watch=self._watch)
+        keep_book(self._store, self._book)
+        if owner is not None:
+            return self._take(owner, room, n)
+        name = self._own()
+        try:
+            leases = self._take(name, room, n)
+        except LeaseLost:  # given up while it slept
+            leases = self._take(self._own(instead_of=name), room, n)
+        for lease in leases:
+            self._in_hand.took(lease)
+        return leases
+
+    def _take(self, owner: str, room: dict[str, int], n: int) -> list[Lease]:
         return self._store.lease(
-            owner or self._own(),
+            owner,
             room or {"": n},
             n,
             wake_rows=self._policy.wake_chunk_rows,
@@ -88,6 +132,7 @@ class Workers:
             route=partial(route_work, policy=self._policy) if room else None,
             registry=self._registry(),
             serial=[lane.name for lane in self._policy.lanes.values() if lane.serial],
+            free_lanes=self._policy.free_lanes,
         )
 
     def record(self, lease: Lease, lane: str | None = None) -> str | None:
@@ -99,8 +144,16 @@ class Workers:
         order = self._order(replace(lease, lane=lane or lease.lane))
         if lane:  # the worker's own word: what routing would have done before that lane is passed over
             lease, order = replace(lease, lane=lane), order[order.index(lane) :]
-        cleared = self._perform(approach(lease, self._with(lease.lane), order), lease)
-        return cleared.recorded.uid if cleared is not None else None
+        self._heed_sleep()
+        try:
+            cleared = self._perform(approach(lease, self._with(lease.lane), order), lease)
+        except LeaseLost:
+            self._in_hand.gave(lease)
+            raise
+        if cleared is None:
+            self._in_hand.gave(lease)
+            return None
+        return cleared.recorded.uid
 
     def settle(self, lease: Lease, attempt: str, said: Any) -> bool:
         """End an attempt with what its call gave: a Reply, text, JSON-able data, or an exception.
@@ -137,12 +190,13 @@ class Workers:
             kept = without_its_reply(kept, problem, lane, self._with(lane.name))
             settled = self._write(kept, lease)
         self._spool.clear(kept.uid)
+        self._in_hand.over(kept.uid)
+        try_to_post(self._store, self._book, settled.charge)
         with suppress(*REFUSED):
             self._spool.write_all(self._store)
         return settled
 
     def _write(self, kept: Kept, lease: Lease | None) -> Settled:
-        self._listening.over(kept.uid)
         try:
             return self._store.settle(kept.uid, kept.ending, kept.then, lane=kept.lane, lease=lease)
         except REFUSED as problem:
@@ -151,36 +205,66 @@ class Workers:
 
     def _perform(self, course: Generator[Effect, Any, Cleared | None], lease: Lease) -> Cleared | None:
         """Perform what a journey asks for up to its call: all of it on the store, one after the other."""
-        answer: Any = None
         try:
+            effect = next(course)
             while True:
-                match course.send(answer):
-                    case LookBack():
-                        answer = self._store.look_back(lease)
-                    case Resolve(uid, name, choice):
-                        lane = self._lane(name)
-                        worst = worst_bill(lease.work, lane, self._store.now_ms())
-                        answer = self._store.resolve(uid, choice, worst=worst, certain=lane.price.kind == "free")
-                    case Admit(name):
-                        answer = admit(load_of(0, self._store.closed_lanes().get(name)), self._store.now_ms())
-                    case Record(name):
-                        answer = self._store.record(lease, uuid4().hex, name, self._lane(name).tier)
-                        if isinstance(answer, Recorded):
-                            self._listening.begin(answer.uid, lease.owner)
-                    case Give(then):
-                        answer = self._store.give(lease, then)
-                    case effect:
-                        raise AssertionError(f"no effect before the ledger row is {type(effect).__name__}")
+                try:
+                    answer = self._do(effect, lease)
+                except LeaseLost as lost:
+                    effect = course.throw(lost)
+                else:
+                    effect = course.send(answer)
         except StopIteration as over:
             return over.value
 
+    def _do(self, effect: Effect, lease: Lease) -> Any:
+        """Perform one effect; what the journey asked to know."""
+        match effect:
+            case LookBack():
+                return self._store.look_back(lease)
+            case Recall():
+                return self._ask(effect, lease)
+            case Settle(uid, name, ending, then, how):
+                return self._store.settle(uid, ending, then, lane=name, lease=lease, how=how).charge
+            case Resolve(uid, name, choice):
+                lane = self._lane(name)
+                worst = worst_bill(lease.work, lane, self._store.now_ms())
+                return self._store.resolve(uid, choice, worst=worst, certain=lane.price.kind == "free")
+            case Admit(name):
+                return admit(load_of(0, self._store.closed_lanes().get(name)), self._store.now_ms())
+            case Reserve(name):
+                uid = uuid4().hex
+                self._book.reserve(
+                    uid, lease.owner, name, worst_bill(lease.work, self._lane(name), self._store.now_ms())
+                )
+                return Reserved(uid)
+            case Release(uid):
+                with suppress(*REFUSED):  # it falls with this owner, at the latest
+                    self._book.release(uid)
+            case Record(name, uid):
+                tier, free = self._lane(name).tier, self._policy.free_lanes
+                recorded = self._store.record(lease, uid, name, tier, free)
+                if isinstance(recorded, Recorded):
+                    self._in_hand.begin(uid, lease.owner, lease)
+                return recorded
+            case Post(charge):
+                try_to_post(self._store, self._book, charge)
+            case Give(then):
+                self._store.give(lease, then)
+            case _:
+                raise AssertionError(f"no effect before the ledger row is {type(effect).__name__}")
+        return None
+
     def renew(self, lease: Lease) -> None:
-        """Say that the job is still being worked on. Raises LeaseLost if it is no longer held."""
+        """Say that the job is still being worked on, before each `lease_ms` is over. Raises LeaseLost if it is lost."""
+        self._heed_sleep()
         if not self._store.holds(lease):
             raise LeaseLost(lost(lease))
+        self._in_hand.heard_of(lease)
 
     def release(self, lease: Lease) -> None:
         """Give a job back untouched. Raises LeaseLost."""
+        self._in_hand.gave(lease)
         self._store.give(lease, Then("release"))
 
     def accept(self, attempt: str, reply: Reply) -> bool:
@@ -190,34 +274,45 @@ class Workers:
         kept = Kept(attempt, lane.name, ending, ACCEPT, None, self._store.now_ms())
         return self._persist(kept, lane, None).accepted
 
-    def _end_holds(self, owner: str) -> None:
+    def _end_holds(self, *owners: str) -> None:
         if not self._spool.pending():  # what a hold waits for may be at hand
-            self._store.end_own_holds(owner)
+            self._listening.end_holds(*owners)
+
+    def _lapse(self, job_id: int, lease_no: int) -> None:
+        """Take back a lease that nobody renewed; not one whose call has ended, which only is to be written."""
+        self._spool.write_all(self._store)
+        self._store.lapse(job_id, lease_no, max_leases_lost=self._policy.max_leases_lost)
 
     def leave(self) -> None:
         """Stop being an owner. What is still held under a lease is others' from here on."""
-        self._listening.stop()
+        self._in_hand.stop()
         with self._owning:
-            owner, self._owner = self._owner, None
+            tenure, self._tenure = self._tenure, None
+            write_what_waits = partial(self._spool.write_all, self._store)
             try:
-                if owner is not None and owner.row.pid == os.getpid():
-                    owner.leave(partial(self._leave, owner.uuid))
+                if tenure is not None and tenure.pid == os.getpid():
+                    tenure.leave(write_what_waits)
                 else:
-                    self._spool.write_all(self._store)
+                    write_what_waits()
             finally:
                 self._spool.remove()
 
-    def _leave(self, uuid: str) -> None:
-        """Write what waits, then take back what was held: what has a reply must not be given to anybody else."""
-        self._spool.write_all(self._store)
-        self._store.reclaim(uuid, died=False)
-
-    def _own(self) -> str:
+    def _own(self, *, instead_of: str = "") -> str:
+        """The name to lease under: a new one if the last may have been given up, or is known to be."""
         with self._owning:
-            if self._owner is None or self._owner.row.pid != os.getpid():  # a forked child is an owner of its own
-                self._owner = Owner(self._folder, "worker", self._store.now_ms())
-                self._store.enlist(self._owner.row)
-            return self._owner.uuid
+            tenure = self._tenure
+            if tenure is None or tenure.pid != os.getpid():  # a forked child is an owner of its own
+                tenure = self._tenure = Tenure(self._store, self._folder, "worker", lease_ms=self._policy.lease_ms)
+            elif tenure.uuid == instead_of or not tenure.stands():
+                old = tenure.uuid
+                tenure.renew()
+                self._in_hand.inherit(old, tenure.uuid)
+            return tenure.uuid
+
+    def _heed_sleep(self) -> None:
+        """After a sleep the owner's name is laid down, and what was leased under it and not recorded is given back."""
+        if self._tenure is not None:
+            self._own()
 
     def _lane_of(self, attempt: str) -> LanePolicy:
         name = self._store.lane_of(attempt)

@@ -11,16 +11,22 @@ if TYPE_CHECKING:
     from millpond.lanes.callable import CallableLane, PythonLane
     from millpond.lanes.chat import ChatLane
     from millpond.lanes.command import CommandLane
-    from millpond.lanes.lane import Call, Lane, LaneFactory
+    from millpond.lanes.lane import Call, CanRecall, Lane, LaneFactory, Question
+    from millpond.rules.evidence import Absent, Recalled, Unknown
 
 __all__ = [
+    "Absent",
     "Call",
     "CallableLane",
+    "CanRecall",
     "ChatLane",
     "CommandLane",
     "Lane",
     "LaneFactory",
     "PythonLane",
+    "Question",
+    "Recalled",
+    "Unknown",
     "build_lane",
     "build_lanes",
 ]
@@ -33,6 +39,6 @@ __getattr__, __dir__ = names(
         "callable": "CallableLane PythonLane",
         "chat": "ChatLane",
         "command": "CommandLane",
-        "lane": "Call Lane LaneFactory",
+        "lane": "Absent Call CanRecall Lane LaneFactory Question Recalled Unknown",
     },
 )

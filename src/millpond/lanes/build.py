@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 
-from millpond.lanes.lane import Lane
+from millpond.lanes.lane import CanRecall, Lane
 from millpond.rules.errors import MillpondError, MissingKey, SettingsError, UsageError
 from millpond.rules.policy import LanePolicy, Policy
 
@@ -34,7 +34,16 @@ def build_lane(policy: LanePolicy, *, environ: Mapping[str, str] | None = None) 
     Raises MissingKey for a key variable that is not set, SettingsError for a kind that is not known or a policy that
     its kind cannot use.
     """
-    key = _key(policy, os.environ if environ is None else environ)
+    lane = _build(policy, _key(policy, os.environ if environ is None else environ))
+    if policy.can_recall and not isinstance(lane, CanRecall):
+        raise SettingsError(
+            f"lanes.{policy.name}.recall: found {policy.recall}, and a lane of kind {policy.kind!r} cannot be asked"
+            " what became of a call; leave it out, or use kind: chat"
+        )
+    return lane
+
+
+def _build(policy: LanePolicy, key: str) -> Lane:
     if policy.kind in _BUILT_IN:
         return _BUILT_IN[policy.kind](policy, key)
     if policy.kind == "callable":

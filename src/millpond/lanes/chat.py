@@ -11,8 +11,8 @@ import asyncio
 import json
 import logging
 from base64 import b64encode
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 from urllib.parse import quote
@@ -22,13 +22,13 @@ import httpx2
 from millpond.lanes.answer import read_answer
 from millpond.lanes.completion import Completion, Fault, parse, read_fault
 from millpond.lanes.fit import cannot, content_parts, refusal
-from millpond.lanes.lane import Call
-from millpond.lanes.wire import Exchange, open_client, post
+from millpond.lanes.lane import Call, Question
+from millpond.lanes.wire import Exchange, get, open_client, post
 from millpond.rules.errors import SettingsError
 from millpond.rules.estimate import MOST_CHARS_PER_TOKEN
-from millpond.rules.evidence import Evidence, Failure
+from millpond.rules.evidence import Absent, Evidence, Failure, Recalled, Recollection, Unknown
 from millpond.rules.job import Image, Prompt, Reply
-from millpond.rules.policy import OUTPUT_LIMITS, LanePolicy
+from millpond.rules.policy import OUTPUT_LIMITS, Deadlines, LanePolicy
 from millpond.rules.redaction import clean
 from millpond.rules.schema import WORDS_CHARS, is_strict
 
@@ -36,6 +36,18 @@ log = logging.getLogger("millpond.lanes")
 
 SECRET_HEADERS = ("authorization", "api-key", "x-api-key", "cookie")
 """Headers of a lane's policy whose values are treated as keys."""
+
+LABEL = "millpond_attempt"
+"""The name in a request's metadata that says whose call it was: the attempt's uid."""
+
+LISTING_MS = 30_000
+"""A question to the listing has an answer by then, or none: it generates nothing. Ours."""
+
+LISTED = 100
+"""Completions asked for at once; the most that the public API gives."""
+
+LISTING_PAGES = 20
+"""Pages read of one listing. A server that heeds the filter has a page with one completion on it."""
 
 _OWN_FIELDS = frozenset({"model", "messages", "stream"})
 """Names that no params may set: the prompt and the lane say them elsewhere."""
@@ -65,6 +77,8 @@ class ChatLane:
             filter(None, (key, self._url.password, *(named.get(name, "") for name in SECRET_HEADERS)))
         )
         self._client: httpx2.AsyncClient | None = None
+        self._asking: httpx2.AsyncClient | None = None
+        """Of its own, so that no call waits for a connection because of a question."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def call(self, call: Call) -> Evidence:
@@ -72,14 +86,14 @@ class ChatLane:
         try:
             if not isinstance(call.work, Prompt):
                 raise CannotAsk(cannot("unfit", "unfit_work", "a chat lane takes prompts, not commands"))
-            body = _encoded(request_body(self.policy, call.work))
+            body = _encoded(_labelled(request_body(self.policy, call.work), self.policy, call.uid))
         except CannotAsk as refused:
             return refused.evidence
         # No answer in ordinary text reaches this; one that never stops does (O20).
         cap = self.policy.max_output_tokens
         completion = Completion(max_chars=cap * MOST_CHARS_PER_TOKEN if cap else None)
         exchange = await post(
-            self._open(),
+            self._open()[0],
             self._url,
             headers={**self._headers, **_key_header(self.policy, call.idempotency_key)},
             body=body,
@@ -92,18 +106,65 @@ class ChatLane:
             _tell(problem)
             return self._clean(_unread(exchange, completion, problem))
 
+    async def recall(self, question: Question) -> Recollection:
+        """Look for the call among the completions that the provider has stored, by the label that it was sent with."""
+        if not isinstance(question.work, Prompt):
+            return Unknown("a chat lane takes prompts, not commands")
+        after: str | None = None
+        for _ in range(LISTING_PAGES):
+            listing = await self._list(question.uid, after)
+            if isinstance(listing, Unknown):
+                return listing
+            if found := next((one for one in listing.completions if _label_of(one) == question.uid), None):
+                return self._read(found, listing.exchange, question.work)
+            if not listing.has_more:
+                return Absent()
+            after = listing.last_id
+        return Unknown(f"the listing of stored completions goes on after {LISTING_PAGES} pages")
+
+    async def _list(self, uid: str, after: str | None) -> _Listing | Unknown:
+        """One page of the stored completions that bear this attempt's label."""
+        query = {f"metadata[{LABEL}]": uid, "limit": str(LISTED), **({"after": after} if after else {})}
+        headers = {**self._headers, "accept": "application/json"}
+        del headers["content-type"]
+        url = self._url.copy_merge_params(query)
+        exchange = await get(self._open()[1], url, headers=headers, deadlines=_for_listing(self.policy.deadlines))
+        if exchange.failure is not None or not exchange.answered:
+            words = exchange.message or _error_words(exchange.body).message
+            what = exchange.failure if exchange.failure is not None else f"status {exchange.status}"
+            return Unknown(clean(f"{what}: {words}"[:WORDS_CHARS], secrets=self._secrets))
+        return _read_listing(exchange) or Unknown("its answer is no list of completions")
+
+    def _read(self, stored: Mapping[str, Any], listing: Exchange, prompt: Prompt) -> Recollection:
+        """Read a stored completion as the reply that its call would have brought, by the same code."""
+        request_id = stored.get("request_id")
+        exchange = replace(
+            listing,
+            body=json.dumps(stored, ensure_ascii=False).encode(errors="surrogatepass"),
+            request_id=request_id if isinstance(request_id, str) else None,
+            first_byte_ms=None,
+        )
+        completion = Completion()
+        try:
+            return Recalled(self._clean(_evidence(exchange, completion, prompt)))
+        except Exception as problem:  # as of a reply that comes by itself
+            _tell(problem)
+            return Recalled(self._clean(_unread(exchange, completion, problem)))
+
     async def close(self) -> None:
         """Close the connections that are kept."""
-        client, self._client = self._client, None
-        if client is not None and self._loop is asyncio.get_running_loop():
-            await client.aclose()
+        clients, self._client, self._asking = (self._client, self._asking), None, None
+        for client in clients:
+            if client is not None and self._loop is asyncio.get_running_loop():
+                await client.aclose()
 
-    def _open(self) -> httpx2.AsyncClient:
+    def _open(self) -> tuple[httpx2.AsyncClient, httpx2.AsyncClient]:
+        """The clients for calls and for questions."""
         loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
+        if self._client is None or self._asking is None or self._loop is not loop:
             # Connections of another loop cannot even be closed from this one; they end with it.
-            self._client, self._loop = open_client(self.policy), loop
-        return self._client
+            self._client, self._asking, self._loop = open_client(self.policy), open_client(self.policy), loop
+        return self._client, self._asking
 
     def _clean(self, evidence: Evidence) -> Evidence:
         """Take the key out of everything but the reply itself."""
@@ -145,6 +206,15 @@ def request_body(policy: LanePolicy, prompt: Prompt) -> dict[str, Any]:
     else:
         body.pop("stream_options", None)
     return {name: value for name, value in body.items() if value is not None}
+
+
+def _labelled(body: dict[str, Any], policy: LanePolicy, uid: str) -> dict[str, Any]:
+    """The body with what lets the lane be asked for it later; what the params say of the metadata stays in it."""
+    if not policy.can_recall or not uid:
+        return body
+    said = body.get("metadata")
+    metadata = cast(Mapping[str, Any], said if isinstance(said, Mapping) else {})
+    return {**body, "store": True, "metadata": {**metadata, LABEL: uid}}
 
 
 def _messages(prompt: Prompt) -> list[dict[str, Any]]:
@@ -357,6 +427,45 @@ def _read_reply(exchange: Exchange, completion: Completion) -> tuple[Failure | N
     if not completion.finished:
         return "stream_unfinished", "the stream ended without a finish reason or [DONE]"
     return None, ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """One page of stored completions."""
+
+    completions: Sequence[Mapping[str, Any]]
+    has_more: bool
+    last_id: str | None
+    exchange: Exchange
+
+
+def _read_listing(exchange: Exchange) -> _Listing | None:
+    """Read a page; None where it is none, or says that more follows and not after what."""
+    body = parse(exchange.body)
+    if not isinstance(body, Mapping):
+        return None
+    said = cast(Mapping[str, Any], body)
+    data, has_more, last_id = said.get("data"), said.get("has_more"), said.get("last_id")
+    if not isinstance(data, list) or not isinstance(has_more, bool) or (has_more and not isinstance(last_id, str)):
+        return None
+    listed = [cast(Mapping[str, Any], one) for one in cast(list[Any], data) if isinstance(one, Mapping)]
+    return _Listing(listed, has_more, last_id, exchange)
+
+
+def _label_of(completion: Mapping[str, Any]) -> str | None:
+    """Whose call it was: a server that does not heed the filter lists those of others too."""
+    metadata = completion.get("metadata")
+    return cast(Mapping[str, Any], metadata).get(LABEL) if isinstance(metadata, Mapping) else None
+
+
+def _for_listing(deadlines: Deadlines) -> Deadlines:
+    """The lane's own deadlines, none of them beyond what a listing may take."""
+    return Deadlines(
+        connect_ms=min(deadlines.connect_ms, LISTING_MS),
+        first_byte_ms=min(deadlines.first_byte_ms, LISTING_MS),
+        idle_ms=min(deadlines.idle_ms, LISTING_MS),
+        total_ms=min(deadlines.total_ms, LISTING_MS),
+    )
 
 
 def _error_words(body: bytes) -> Fault:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from millpond.rules.evidence import Evidence
+from millpond.rules.evidence import Absent, Evidence, Recalled, Recollection, Unknown
 from millpond.rules.job import Work
 from millpond.rules.policy import LanePolicy
 
@@ -47,5 +47,31 @@ class Lane(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What became of an earlier call: its attempt, and its work as it is stored, by which a reply is judged."""
+
+    uid: str
+    work: Work
+
+
+@runtime_checkable
+class CanRecall(Protocol):
+    """A lane that can be asked what became of a call. Whether it is, `recall` of its policy says."""
+
+    policy: LanePolicy
+
+    async def recall(self, question: Question) -> Recollection:
+        """Ask. Never raises for what the far side does; makes no call, and costs nothing."""
+        ...
+
+
+def is_asked(lane: Lane | None) -> bool:
+    """Whether a lane is asked what became of its calls: it can be, and its policy wants it."""
+    return lane is not None and lane.policy.can_recall and isinstance(lane, CanRecall)
+
+
 LaneFactory = Callable[[LanePolicy], Lane]
 """What an entry point of the group `millpond.lanes` gives: policy in, lane out."""
+
+__all__ = ["Absent", "Call", "CanRecall", "Lane", "LaneFactory", "Question", "Recalled", "Unknown", "is_asked"]

@@ -1,4 +1,4 @@
-"""One POST on the wire: what was sent, what came back, and under whose deadline it ended.
+"""One request on the wire, a POST or a GET: what was sent, what came back, and under whose deadline it ended.
 
 Nothing is retried, no redirect is followed, and every deadline is ours: the client library's own are switched off. The
 transport's trace is the witness of what was sent (checked with httpcore2 2.16):
@@ -59,7 +59,7 @@ OnEvent = Callable[[httpx2.ServerSentEvent], bool]
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What one POST showed. `failure` is None where a whole reply came, or an error status, whose body may be cut."""
+    """What one request showed. `failure` is None where a whole reply came, or an error status: its body may be cut."""
 
     sent: Sent
     failure: Failure | None = None
@@ -142,8 +142,28 @@ async def post(
     something: a head alone, comments in a stream and white space before a JSON body are keep-alive. It bounds the send
     as well. Cancelling the task that awaits this closes the connection; no other exception leaves.
     """
-    watch = _Watch(deadlines, limit_bytes)
+    watch = _Watch("POST", deadlines, limit_bytes)
     request = client.build_request("POST", url, headers=dict(headers), content=body, extensions={"trace": watch.trace})
+    return await _exchange(client, request, watch, on_event)
+
+
+async def get(
+    client: httpx2.AsyncClient,
+    url: httpx2.URL | str,
+    *,
+    headers: Mapping[str, str],
+    deadlines: Deadlines,
+    limit_bytes: int = REPLY_LIMIT_BYTES,
+) -> Exchange:
+    """Ask for something that is there to be read, under the same rules as a POST."""
+    watch = _Watch("GET", deadlines, limit_bytes)
+    request = client.build_request("GET", url, headers=dict(headers), extensions={"trace": watch.trace})
+    return await _exchange(client, request, watch, None)
+
+
+async def _exchange(
+    client: httpx2.AsyncClient, request: httpx2.Request, watch: _Watch, on_event: OnEvent | None
+) -> Exchange:
     try:
         async with asyncio.timeout_at(None) as timer:
             watch.start(timer)
@@ -155,7 +175,7 @@ async def post(
     except TimeoutError:
         watch.fail(watch.expiry, f"{watch.expiry.replace('_', ' ')} after {watch.elapsed_ms()} ms")
     except _TooLong:
-        watch.fail(watch.cut, f"the reply was longer than {limit_bytes} bytes; stopped reading")
+        watch.fail(watch.cut, f"the reply was longer than {watch.limit_bytes} bytes; stopped reading")
     except httpx2.RequestError as error:
         watch.fail(_failure(error, watch), _words(error))
     finally:
@@ -182,7 +202,8 @@ class _TooLong(Exception):
 class _Watch:
     """Follows one exchange through its phases and keeps the timer set to the deadline of the phase it is in."""
 
-    def __init__(self, deadlines: Deadlines, limit_bytes: int) -> None:
+    def __init__(self, method: str, deadlines: Deadlines, limit_bytes: int) -> None:
+        self._method = method.encode()
         self._limits: Mapping[_Phase, int] = {
             "pool": deadlines.connect_ms,
             "connect": deadlines.connect_ms,
@@ -192,7 +213,7 @@ class _Watch:
             "read": deadlines.idle_ms,
         }
         self._total_ms = deadlines.total_ms
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._is_ours = False
         self._stream: Any = None
         self._failure: Failure | None = None
@@ -228,7 +249,7 @@ class _Watch:
             case "start_tls.started":
                 self._enter("tls")
             case "send_request_headers.started":
-                self._is_ours = info["request"].method == b"POST"
+                self._is_ours = info["request"].method == self._method
                 if self._is_ours:
                     self._enter("send")
             case "send_request_headers.complete" if self._is_ours:
@@ -257,7 +278,7 @@ class _Watch:
     def bytes_came(self, chunk: bytes, *, substance: bool) -> None:
         """Count bytes of the body; only bytes of substance move the deadline on."""
         self.body_bytes += len(chunk)
-        if self.body_bytes > self._limit_bytes:
+        if self.body_bytes > self.limit_bytes:
             raise _TooLong
         if substance:
             if self.first_byte_ms is None:

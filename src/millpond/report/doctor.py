@@ -21,7 +21,7 @@ from millpond.db.connection import JOURNAL_SIZE_LIMIT_BYTES, OLDEST_SQLITE
 from millpond.db.log_readers import log_readers
 from millpond.db.mounts import mount_of
 from millpond.db.sqlite import Facts, SqliteDatabase, lock_folder
-from millpond.engine.owner import DrainLock, is_dead
+from millpond.engine.owner import DrainLock, is_dead, is_here
 from millpond.report.words import counted
 from millpond.rules.errors import MillpondError
 from millpond.rules.job import OwnerRow
@@ -158,7 +158,7 @@ def _owners(store: Store, settings: Settings) -> Iterator[Check]:
     holder = DrainLock(folder).holder()
     yield Check("drainer", True, f"{holder} drains" if holder else "nobody drains")
     owners = store.living_owners()
-    away = [owner for owner in owners if owner.host != socket.gethostname()]
+    away = [owner for owner in owners if not is_here(owner)]
     dead = [owner for owner in owners if is_dead(folder, owner)]
     living = [owner for owner in owners if owner not in away and owner not in dead]
     beats = [age for owner in living if (age := _beat_age_s(folder, owner)) is not None]

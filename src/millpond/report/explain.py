@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from millpond.engine.owner import Holder
 from millpond.report.dead import abandoned
-from millpond.report.status import one_line
+from millpond.report.status import one_line, stopped_words
 from millpond.report.words import number, usd
 from millpond.rules.errors import UsageError
 from millpond.rules.job import Attempt, Job, OwnerRow
@@ -56,7 +56,7 @@ def why(
         case "offloaded":
             return f"{name} is in a batch at its provider"
         case "waiting":
-            return f"{name} waits: {_waiting(job, attempts, now_ms)}"
+            return f"{name} waits: {_waiting(job, attempts, store, now_ms)}"
         case "ready":
             return f"{name} is ready: {_ready(job, store, policy, now_ms, drainer)}"
 
@@ -84,7 +84,7 @@ def _taken_back(dead: OwnerRow, drainer: Holder | None) -> str:
     return f"the next drain takes it back: run `millpond drain` (it was pid {dead.pid})"
 
 
-def _waiting(job: Job, attempts: Sequence[Attempt], now_ms: int) -> str:
+def _waiting(job: Job, attempts: Sequence[Attempt], store: Store, now_ms: int) -> str:
     until = f"until {show_ms(job.not_before_ms)}" if job.not_before_ms is not None else ""
     if job.not_before_ms is not None:
         left = job.not_before_ms - now_ms
@@ -97,25 +97,46 @@ def _waiting(job: Job, attempts: Sequence[Attempt], now_ms: int) -> str:
         case "parked":
             return f"parked {until}"
         case "held":
-            return f"held {until or _held_by(attempts)}".rstrip() + ", since the outcome of an earlier call is unknown"
+            why = "since the outcome of an earlier call is unknown"
+            return f"held {until or _held_by(attempts, store)}".rstrip() + f", {why}{_asked(attempts, now_ms)}"
         case "asked":
-            return "the outcome of a call is unknown and your word is wanted: pay again, or not"
+            return (
+                f"the outcome of a call is unknown and your word is wanted: pay again, or not{_asked(attempts, now_ms)}"
+            )
         case "undeliverable":
             return "this program cannot load its command; `millpond retry` once it can"
         case None:
             return until
 
 
-def _held_by(attempts: Sequence[Attempt]) -> str:
+def _asked(attempts: Sequence[Attempt], now_ms: int) -> str:
+    """When the lane of its call is asked what became of it."""
+    asked = min((one for one in attempts if one.ask_ms is not None), key=lambda one: one.ask_ms or 0, default=None)
+    if asked is None or asked.ask_ms is None:
+        return ""
+    left = asked.ask_ms - now_ms
+    when = f"in {age_words(left)}" if left > 0 else "at the next look"
+    return f"; lane {asked.lane} is asked {when} what became of it"
+
+
+def _held_by(attempts: Sequence[Attempt], store: Store) -> str:
     listened = next((one for one in attempts if one.listener is not None), None)
     if listened is None:
         return "until the open call of its key ends"
     until = f", at most until {show_ms(listened.hold_until_ms)}" if listened.hold_until_ms is not None else ""
-    return f"while attempt {listened.attempt_no} on lane {listened.lane} is still listened to{until}"
+    who = next(
+        (f" by pid {one.pid} on {one.host}" for one in store.living_owners() if one.uuid == listened.listener), ""
+    )
+    return f"while attempt {listened.attempt_no} on lane {listened.lane} is still listened to{who}{until}"
 
 
 def _ready(job: Job, store: Store, policy: Policy, now_ms: int, drainer: Holder | None) -> str:
-    lane, nobody = job.next_lane, "" if drainer else "; nobody drains this queue: run `millpond drain`"
+    lane, free = job.next_lane, policy.free_lanes
+    nobody = "" if drainer else "; nobody drains this queue: run `millpond drain`"
+    is_chosen = lane in policy.lanes  # else only a stop of all lanes says something of it
+    stop = next((one for one in store.stops() if one.scope == "all" or (is_chosen and one.is_of(lane, free))), None)
+    if stop is not None:  # a drain would do nothing for it
+        nobody = f"; {stopped_words(stop)}: `millpond resume` ends that"
     if not lane:
         return f"its lane is chosen when it is next looked at{nobody}"
     if lane not in policy.lanes:
@@ -124,6 +145,8 @@ def _ready(job: Job, store: Store, policy: Policy, now_ms: int, drainer: Holder 
     place = (
         f"{_ordinal(rank + 1)} of lane {lane}" if rank < RANK_LIMIT else f"behind {RANK_LIMIT:,} others of lane {lane}"
     )
+    if stop is not None:
+        return f"{place}{nobody}"
     closed = store.closed_lanes().get(lane)
     if closed is not None:
         if closed.closed_until_ms is None:  # a drain would do nothing for it
@@ -227,12 +250,18 @@ def _next(job: Job, store: Store, policy: Policy) -> str:
         case "leased" | "offloaded":
             return "its call ends, and the outcome decides"
         case "waiting" if job.wait_reason == "asked":
-            leave = f"`millpond cancel {job.id}`"
-            return f"nothing without you: {leave} leaves it unpaid; {leave}, then `millpond retry {job.id}` pays again"
+            pays = "pin pays again on the next lane, same on the same lane, fail does not"
+            return f"nothing without you: `millpond decide {job.id} pin|same|fail`: {pays}"
         case "waiting" if job.wait_reason == "undeliverable":
             return f"nothing without you: `millpond retry {job.id}` once a program can load its command"
         case _:
             pass
+    ahead = _ahead(job, store, policy)
+    return f"{ahead}; `millpond decide {job.id} pin|same|fail` decides now" if job.wait_reason == "held" else ahead
+
+
+def _ahead(job: Job, store: Store, policy: Policy) -> str:
+    """What the policy has in mind for a job that is not over."""
     body = store.payload(job.id)
     if body is None:
         return "its work is no longer kept"

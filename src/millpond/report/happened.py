@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from millpond.rules.job import Event
+from millpond.rules.stops import Stop
 from millpond.rules.times import show_ms
 
 Words: TypeAlias = "str | Callable[[Mapping[str, Any]], str]"
@@ -35,7 +36,16 @@ def _answered(data: Mapping[str, Any]) -> str:
 
 
 def _ready_again(data: Mapping[str, Any]) -> str:
+    if "stopped" in data:
+        return f"ready again, untouched: a person has stopped {data['stopped']}"
     return "ready again; its worker is gone" if "owner" in data else "ready again"
+
+
+def _stopped(did: str) -> Callable[[Mapping[str, Any]], str]:
+    def words(data: Mapping[str, Any]) -> str:
+        return f"{Stop(data['scope'], data['lane'], 0, '').words} {did} by a person ({data['origin']})"
+
+    return words
 
 
 def _closed(data: Mapping[str, Any]) -> str:
@@ -84,10 +94,13 @@ WORDS: Mapping[str, Words] = {
     "retry_held": _paused(f"asked again; held, since {UNKNOWN_BEFORE},"),
     "retry_answered": "asked again, and answered by the artifact of its key",
     "retry_joined": "asked again; its requests joined job {job_id}",
+    "unpin": "routed from its first lane again",
     "withdraw": _requests("was withdrawn", "were withdrawn"),
     "take_back": _requests("asks again", "ask again"),
     "retire": "artifact {artifact_id} is no longer in force; its key is asked afresh",
     "close_lane": _closed,
+    "stop": _stopped("stopped"),
+    "resume": _stopped("resumed"),
 }
 """Kind -> what it says. `schedule`, `enqueue_held` and `enqueue_answered` are moves that are told as `enqueue`."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from millpond.report.status import one_line
+from millpond.report.status import one_line, stopped_words
 from millpond.report.words import counted
 from millpond.rules.effects import UNROUTED
 from millpond.rules.policy import Policy
+from millpond.rules.stops import stop_of
 from millpond.rules.times import age_words
 from millpond.store.lanes import LaneRow
 from millpond.store.store import Store
@@ -22,10 +23,13 @@ def why_left(
     that it ended before it had to (a signal, --max-jobs).
     """
     wait, now_ms = command("drain --until-empty"), store.now_ms()
-    closed = store.closed_lanes()
+    closed, stops = store.closed_lanes(), store.stops()
     for lane in dict.fromkeys([*policy.lanes, *closed]):
         if n := store.ready_of_lane(lane):
-            if lane in closed:
+            if (stop := stop_of(stops, lane, policy.free_lanes)) is not None:
+                resume = command("resume")
+                yield f"lane {lane}: {stopped_words(stop)}; {counted(n, 'job')} ready for it; `{resume}` ends that"
+            elif lane in closed:
                 yield f"{_closing(closed[lane], now_ms, command)}; {counted(n, 'job')} ready for it"
             elif lane not in drained and not is_cut_short:
                 why = "the settings turn it off" if not policy.lanes[lane].enabled else "this drain did not have it"

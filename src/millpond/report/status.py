@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from millpond.engine.owner import Holder
 from millpond.report.dead import abandoned
+from millpond.report.spending import Spending, today
 from millpond.report.words import columns, counted
 from millpond.rules.effects import UNROUTED
 from millpond.rules.lifecycle import pending
 from millpond.rules.policy import LanePolicy, Policy
+from millpond.rules.stops import Stop, stop_of
 from millpond.rules.times import age_words, show_ms
+from millpond.spend.book import SpendBook
 from millpond.store.lanes import LaneRow
 from millpond.store.reader import COUNT_LIMIT
 from millpond.store.store import Store
 
-LaneState = Literal["open", "saturated", "down", "paused", "off", "unknown"]
-"""`paused` by a person, `off` by the settings, `unknown`: work waits for a lane that the settings do not name."""
+LaneState = Literal["open", "saturated", "down", "paused", "stopped", "off", "unknown"]
+"""`paused` and `stopped` by a person, `off` by the settings, `unknown`: work waits for a lane that the settings do not
+name."""
 
 UNATTENDED_MS = 60_000
 """Ready work without a drainer is an alert from this age on: a queue may be filled first and drained after."""
@@ -61,7 +65,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """CONTRACT's `--json status`. `spend` stays empty until there is a spend book."""
+    """CONTRACT's `--json status`."""
 
     counts: Mapping[str, int]
     oldest_ready_ms: int | None
@@ -76,7 +80,9 @@ class Status:
     alerts: tuple[Alert, ...]
     needs_you: tuple[Need, ...]
     now_ms: int
-    spend: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    spend: Spending
+    stopped: tuple[Stop, ...] = ()
+    """What persons have stopped, and nobody has resumed."""
 
     @property
     def pending(self) -> int:
@@ -89,7 +95,8 @@ class Status:
         late = [f"oldest ready {age_words(self.now_ms - self.oldest_ready_ms)}"] if self.oldest_ready_ms else []
         late += [f"next due {show_ms(self.next_due_ms)}"] if self.next_due_ms else []
         late.append(f"joined {self.joined:,}  reused {self.reused:,}")
-        lines += ["  ".join(late), ""]
+        lines.append("  ".join(late))
+        lines += [money, ""] if (money := self.spend.in_words()) else [""]
         lines += _table(self.lanes, self.now_ms) if self.lanes else ["no lanes; `millpond init` writes a millpond.yaml"]
         if self.needs_you:
             lines += ["", "needs you"]
@@ -108,16 +115,27 @@ class Status:
         return "  ".join(f"{name} {n:,}{held if name == 'waiting' else ''}" for name, n in shown.items())
 
 
-def build(store: Store, policy: Policy, drainer: Holder | None) -> Status:
+def build(store: Store, book: SpendBook, policy: Policy, drainer: Holder | None) -> Status:
     """Look at the queue once. Several short reads: the figures may be a few ms apart from each other."""
     now_ms = store.now_ms()
     counts, tally, closed = store.counts(), store.tally(), store.closed_lanes()
-    calls = store.calls_in_flight()
-    lanes = [_lane(lane, closed.get(name), calls, store) for name, lane in policy.lanes.items()]
+    calls, stops = store.calls_in_flight(), store.stops()
+    stopped = {name: stop for name in policy.lanes if (stop := stop_of(stops, name, policy.free_lanes)) is not None}
+    lanes = [
+        _stopped(lane, stopped[name], calls, store)
+        if name in stopped and lane.enabled
+        else _lane(lane, closed.get(name), calls, store)
+        for name, lane in policy.lanes.items()
+    ]
     left_over = [row for name, row in closed.items() if name not in policy.lanes]
     lanes += [_stranger(row, calls, store) for row in left_over]
-    can_go_on = store.any_ready(UNROUTED) or any(lane.ready and lane.state in ("open", "unknown") for lane in lanes)
+    is_all_stopped = any(stop.scope == "all" for stop in stops)
+    can_go_on = not is_all_stopped and (
+        store.any_ready(UNROUTED) or any(lane.ready and lane.state in ("open", "unknown") for lane in lanes)
+    )
     oldest_ms = store.oldest_ready_ms(["", *(lane.name for lane in lanes)])
+    awaited = [] if is_all_stopped else ["", *(lane.name for lane in lanes if lane.state != "stopped")]
+    unattended_ms = store.oldest_ready_ms(awaited) if drainer is None else None
     return Status(
         counts=counts,
         oldest_ready_ms=oldest_ms,
@@ -126,14 +144,20 @@ def build(store: Store, policy: Policy, drainer: Holder | None) -> Status:
         reused=tally.get("reused", 0),
         lanes=tuple(lanes),
         drainer=_holder(drainer),
-        alerts=tuple(_alerts(lanes, oldest_ms, drainer, now_ms)),
+        alerts=tuple(_alerts(lanes, unattended_ms, now_ms)),
         needs_you=(
+            *_needs_resume(stops, now_ms),
             *_needs(lanes, counts, store.waiting_for_person()),
-            *_needs_drain(lanes, len(abandoned(store)), oldest_ms, now_ms, can_go_on=can_go_on),
-        )
-        if drainer is None
-        else tuple(_needs(lanes, counts, store.waiting_for_person())),
+            *_needs_questions(counts, store, policy),
+            *(
+                _needs_drain(lanes, len(abandoned(store)), unattended_ms, now_ms, can_go_on=can_go_on)
+                if drainer is None
+                else ()
+            ),
+        ),
         now_ms=now_ms,
+        spend=today(book, now_ms),
+        stopped=stops,
     )
 
 
@@ -153,6 +177,26 @@ def _lane(lane: LanePolicy, closed: LaneRow | None, calls: Mapping[str, int], st
     )
 
 
+def _stopped(lane: LanePolicy, stop: Stop, calls: Mapping[str, int], store: Store) -> LaneStatus:
+    """A person's word that nothing is sent stands above what the lane itself said."""
+    return LaneStatus(
+        name=lane.name,
+        state="stopped",
+        reason=stopped_words(stop),
+        closed_until_ms=None,
+        since_ms=stop.since_ms,
+        in_flight=calls.get(lane.name, 0),
+        max_in_flight=lane.width,
+        ready=store.ready_of_lane(lane.name),
+        tier=lane.tier,
+    )
+
+
+def stopped_words(stop: Stop) -> str:
+    """What is stopped, since when, and by whom it was said."""
+    return f"{stop.words} stopped by a person since {show_ms(stop.since_ms)} ({stop.origin})"
+
+
 def _stranger(row: LaneRow, calls: Mapping[str, int], store: Store) -> LaneStatus:
     ready, in_flight = store.ready_of_lane(row.lane), calls.get(row.lane, 0)
     return LaneStatus(
@@ -164,12 +208,21 @@ def _holder(drainer: Holder | None) -> Mapping[str, Any] | None:
     return {"pid": drainer.pid, "host": drainer.host, "since_ms": drainer.since_ms} if drainer else None
 
 
-def _alerts(lanes: Sequence[LaneStatus], oldest_ms: int | None, drainer: Holder | None, now_ms: int) -> Iterator[Alert]:
+def _alerts(lanes: Sequence[LaneStatus], unattended_ms: int | None, now_ms: int) -> Iterator[Alert]:
+    """`unattended_ms`: when the oldest ready job was made that nobody drains, though nobody has stopped its lane."""
     for lane in lanes:
         if lane.state == "down":
             yield Alert(f"lane_down:{lane.name}", 1, 0, lane.since_ms or now_ms)
-    if drainer is None and oldest_ms is not None and now_ms - oldest_ms > UNATTENDED_MS:
-        yield Alert("no_drainer_s", (now_ms - oldest_ms) / 1000, UNATTENDED_MS / 1000, oldest_ms + UNATTENDED_MS)
+    if unattended_ms is not None and now_ms - unattended_ms > UNATTENDED_MS:
+        age_s = (now_ms - unattended_ms) / 1000
+        yield Alert("no_drainer_s", age_s, UNATTENDED_MS / 1000, unattended_ms + UNATTENDED_MS)
+
+
+def _needs_resume(stops: Sequence[Stop], now_ms: int) -> Iterator[Need]:
+    for stop in stops:
+        which = {"all": "", "paid": " --paid", "lane": f" {stop.lane}"}[stop.scope]
+        words = f"a person has stopped {stop.words} ({stop.origin}, {age_words(now_ms - stop.since_ms)} ago)"
+        yield Need("stopped", words, f"millpond resume{which}")
 
 
 def _needs(
@@ -187,10 +240,24 @@ def _needs(
     if counts["failed"]:
         yield Need("failed", f"{counted(counts['failed'], 'job')} failed", "millpond jobs state:failed")
     for reason, n in waiting.items():
-        what = (
-            "for your word after an unknown outcome" if reason == "asked" else "for a program that can load their type"
-        )
-        yield Need(reason, f"{counted(n, 'job')} waiting {what}", f"millpond jobs state:{reason}")
+        what, do = _WAITING_FOR[reason]
+        yield Need(reason, f"{counted(n, 'job')} waiting {what}", f"millpond jobs state:{reason}{do}")
+
+
+_WAITING_FOR = {
+    "asked": ("for your word after an unknown outcome", ", then millpond decide ID pin|same|fail"),
+    "undeliverable": ("for a program that can load their type", ""),
+}
+"""Why a job waits for a person -> for what, and what follows a look at these."""
+
+
+def _needs_questions(counts: Mapping[str, int], store: Store, policy: Policy) -> Iterator[Need]:
+    """Calls that their lanes could be asked for, where nobody drains and so nobody asks."""
+    can_be_asked = [name for name, lane in policy.lanes.items() if lane.can_recall]
+    if can_be_asked and store.next_ask_ms(can_be_asked) is not None:
+        held = f"{counted(counts['held'], 'job')} held, since " if counts["held"] else ""
+        words = f"{held}the outcome of a call is unknown; its lane can be asked, and nobody does"
+        yield Need("unknown", words, "millpond reconcile")
 
 
 def _needs_drain(
@@ -232,6 +299,8 @@ def _table(lanes: Sequence[LaneStatus], now_ms: int) -> list[str]:
 def _closing(lane: LaneStatus, now_ms: int) -> str:
     if lane.reason is None:
         return ""
+    if lane.state == "stopped":
+        return lane.reason
     if lane.closed_until_ms is None:
         return f"until a person opens it: {lane.reason}"
     return f"for {age_words(lane.closed_until_ms - now_ms)} more: {lane.reason}"

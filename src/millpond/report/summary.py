@@ -35,12 +35,15 @@ class LaneSummary:
 class Summary:
     """What a drain did (jobs, attempts, money) and what it left (`waiting` to `next_due_ms`, as the queue stands now).
 
+    `reason` says why it ended; `stopped`: work is left for lanes that a person has stopped (`Queue.stop`).
+
     `cancelled` counts how often a job was cancelled while it ran, by whomever; some may have been asked again since.
     `spent_usd` is the known part of what its calls cost, and `unpriced` how many it leaves out; `untold` how many the
     tokens leave out. `saved_by_dedup` counts requests that it answered without a call of their own (what was reused at
     the door cost no drain anything: see Report). `paid_twice` counts calls beyond the one that answered which may have
     been billed: late losers, and ambiguous attempts after which policy paid again; calls on lanes priced 0 are never
-    among them. `paid_twice_usd` is None where one of them has no known price. `saved_usd` likewise.
+    among them. `recalled` counts answers that nobody had heard and that their lanes were asked for. `paid_twice_usd` is
+    None where one of them has no known price; `saved_usd` likewise.
     """
 
     done: int = 0
@@ -62,6 +65,7 @@ class Summary:
     saved_usd: Decimal | None = Decimal(0)
     paid_twice: int = 0
     paid_twice_usd: Decimal | None = Decimal(0)
+    recalled: int = 0
     by_lane: Mapping[str, LaneSummary] = field(default_factory=dict[str, LaneSummary])
     reason: Reason = "empty"
     holder: str | None = None
@@ -83,10 +87,12 @@ class Summary:
         )
         parts.append(f"saved by dedup {self.saved_by_dedup:,} ({usd(self.saved_usd)})")
         parts.append(f"paid twice {self.paid_twice:,}" + (f" ({usd(self.paid_twice_usd)})" if self.paid_twice else ""))
+        parts += [f"recalled {self.recalled:,}"] if self.recalled else []
         tokens = self.tokens_in + self.tokens_out
         if self.done and (tokens or not self.untold):
             parts.append(f"{'at least ' if self.untold else ''}{tokens // self.done:,} tokens/artifact")
         left = [f"{name} {n:,}" for name in ("ready", "waiting", "offloaded") if (n := getattr(self, name))]
         if left:
             parts.append("left: " + ", ".join(left) + (f" ({self.held:,} held)" if self.held else ""))
+        parts += ["stopped by a person"] if self.reason == "stopped" else []
         return " · ".join(parts)

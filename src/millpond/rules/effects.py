@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Literal
 
 from millpond.rules.admission import NOTHING_YET, Closing, InARow
@@ -13,6 +14,9 @@ from millpond.rules.outcome import Classified
 from millpond.rules.price import Cost
 from millpond.rules.router import Past
 
+EvidenceBy = Literal["late", "recalled", "absent"]
+"""How evidence of a call came after its end had been unknown: by itself, or out of its lane's memory."""
+
 # --- what the journey asks for ------------------------------------------------------------------------------------
 
 
@@ -22,8 +26,23 @@ class LookBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Recall:
+    """Ask the lane of an ambiguous attempt what became of its call. Answer: Heard, Absent or Unknown.
+
+    Absent proves that no work was done; a lane that may not have settled yet is Unknown.
+    """
+
+    uid: str
+    lane: str
+    started_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Resolve:
-    """Decide an ambiguous attempt whose hold is over, by the lane's after_hold (`pin`, `same` or `fail`)."""
+    """Decide an ambiguous attempt whose hold is over, by the lane's after_hold (`pin`, `same` or `fail`).
+
+    Answer: its Charge, which is an estimate from here on; None if it was decided or ended before.
+    """
 
     uid: str
     lane: str
@@ -38,10 +57,25 @@ class Admit:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """Write the ledger row, durably, under the fence. Answer: Recorded, or Instead."""
+class Reserve:
+    """Put the most that the call can cost into the spend book, durably. Answer: Reserved."""
 
     lane: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Take a reservation back: its attempt was not recorded, so nothing leaves."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Write the ledger row, durably, under the fence. Answer: Recorded, or Instead; LeaseLost is thrown in."""
+
+    lane: str
+    uid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +114,24 @@ class StopListening:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """End the attempt on evidence, store and accept its reply, move the job, close the lane: one transaction."""
+    """End the attempt on evidence, store and accept its reply, move the job, close the lane: one transaction.
+
+    `how` is how the evidence of an attempt came whose end was unknown before. Answer: the Charge that the ledger now
+    says; None while the end is unknown and undecided.
+    """
 
     uid: str
     lane: str
     ending: Ending
     then: Then
+    how: EvidenceBy = "late"
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Put a charge into the spend book, in the place of its reservation, and mark it as posted in the ledger."""
+
+    charge: Charge
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +141,22 @@ class Give:
     then: Then
 
 
-Effect = LookBack | Resolve | Admit | Record | Call | Detach | Listen | StopListening | Settle | Give
+Effect = (
+    LookBack
+    | Recall
+    | Resolve
+    | Admit
+    | Reserve
+    | Release
+    | Record
+    | Call
+    | Detach
+    | Listen
+    | StopListening
+    | Settle
+    | Post
+    | Give
+)
 
 # --- what comes back ----------------------------------------------------------------------------------------------
 
@@ -110,6 +171,26 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
+class Reserved:
+    """The spend book knows of the call; its attempt will have this uid."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What the ledger says that an attempt costs. Evidence may still replace an estimate: the end is unknown then."""
+
+    uid: str
+    lane: str
+    at_ms: int
+    """When the attempt was recorded: its money is of that day, however late the bill comes."""
+    usd: Decimal | None
+    """None is unknown, and never 0."""
+    is_estimate: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Recorded:
     """The open attempt."""
 
@@ -119,9 +200,10 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Instead:
-    """No row was written and nothing may be sent: the job was answered by an artifact, or is held."""
+    """No row was written and nothing may be sent: the job was answered by an artifact, is held, or was given back
+    untouched, since a person has stopped its lane."""
 
-    by: Literal["answered", "held"]
+    by: Literal["answered", "held", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)

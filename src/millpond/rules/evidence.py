@@ -76,3 +76,27 @@ class Evidence:
     usage: Usage | None = None
     request_id: str | None = None
     model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A lane that was asked what became of a call has its reply: what would have been seen of the call."""
+
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The lane was asked, and has no record of the call. A lane says what it found; what that proves is no matter of
+    its own: it may not have settled yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The lane could not be asked, or what it said cannot be read; `why` in words."""
+
+    why: str = ""
+
+
+Recollection = Recalled | Absent | Unknown
+"""What a lane answers of an earlier call."""

@@ -208,6 +208,10 @@ class Attempt:
     request_id: str | None
     model: str | None
     hold_until_ms: int | None
+    recall_hold_ms: int | None
+    """How long its key is held for its lane to be asked, once its end is unknown; None: the lane cannot be asked."""
+    ask_ms: int | None
+    """When its lane is asked next what became of the call; None: it is not."""
     tokens_in: int | None
     tokens_out: int | None
     usage: Mapping[str, Any] | None

@@ -1,9 +1,13 @@
 """One lease, from grant to settlement, as a generator of effects. The order of the steps stands here and nowhere else:
 
-    LookBack -> (Resolve) -> Admit -> Record -> Call -> (Detach -> Listen) -> Settle
+    LookBack -> (Recall -> Settle -> Post) -> (Resolve -> Post)
+        -> Admit -> Reserve -> Record -> Call -> (Detach -> Listen) -> Settle -> Post
 
 The drainer performs each effect and sends back what it found; a simulation does the same and may die at any `yield`.
-A ledger row is durable (Record) before anything leaves (Call). A worker of one's own takes the same way in two parts:
+A ledger row is durable (Record) before anything leaves (Call). The spend book is another database, and no transaction
+spans both, so the order makes a death between any two steps harmless: money is reserved before the row that it is for,
+and the row says what is owed before it is posted; what is left over on either side is found again (engine.bookkeeping).
+A worker of one's own takes the same way in two parts:
 `approach` up to the ledger row, and `call` from there.
 """
 
@@ -15,8 +19,11 @@ from typing import Any
 
 from millpond.rules.admission import Admitted, NotNow
 from millpond.rules.effects import (
+    ACCEPT,
+    UNROUTED,
     Admit,
     Call,
+    Charge,
     Detach,
     Effect,
     Facts,
@@ -25,17 +32,25 @@ from millpond.rules.effects import (
     Instead,
     Listen,
     LookBack,
+    Post,
+    Recall,
     Record,
     Recorded,
+    Release,
+    Reserve,
+    Reserved,
     Resolve,
     Settle,
     Silence,
     StopListening,
     Then,
 )
+from millpond.rules.errors import LeaseLost
+from millpond.rules.evidence import Absent, Unknown
 from millpond.rules.job import Lease
 from millpond.rules.policy import Policy
-from millpond.rules.router import Exhausted, Past, Step, Tried, decided, hold_ms, next_lane
+from millpond.rules.recall import absence
+from millpond.rules.router import Exhausted, Past, Step, Tried, Undecided, decided, hold_ms, next_lane
 from millpond.rules.verdict import end, verdict
 
 NO_PAST = Facts(Past(), attempts_made=0, attempts_granted=0)
@@ -62,6 +77,9 @@ def approach(lease: Lease, policy: Policy, order: Sequence[str]) -> Generator[Ef
     """From the grant to the ledger row. None: there is no call to make, and the job was moved."""
     facts: Facts = (yield LookBack()) if lease.has_history else NO_PAST
     undecided, tried = facts.past.undecided, decided(facts.past, policy)
+    for one in undecided:
+        if one.recallable_ms is not None and (yield from recall(one, one.recallable_ms, policy)):
+            return None
     choices = [policy.after_hold(one.lane) for one in undecided]
     if "ask" in choices:
         yield Give(Then("ask"))
@@ -70,7 +88,7 @@ def approach(lease: Lease, policy: Policy, order: Sequence[str]) -> Generator[Ef
     if facts.attempts_made >= policy.max_attempts_per_job + facts.attempts_granted:
         step = Exhausted(f"attempts: lifetime cap of {facts.attempts_made} attempts reached")
     for one, choice in zip(undecided, choices, strict=True):  # nothing is paid again for a job that fails
-        yield Resolve(one.uid, one.lane, "fail" if isinstance(step, Exhausted) else choice)
+        yield from _post((yield Resolve(one.uid, one.lane, "fail" if isinstance(step, Exhausted) else choice)))
     if isinstance(step, Exhausted):
         yield Give(Then("fail", reason=step.reason))
         return None
@@ -81,8 +99,33 @@ def approach(lease: Lease, policy: Policy, order: Sequence[str]) -> Generator[Ef
     if isinstance(admission, NotNow):
         yield Give(Then("release"))  # the closed lane keeps it; no row is written again until the lane opens
         return None
-    recorded: Recorded | Instead = yield Record(step.lane)
-    return None if isinstance(recorded, Instead) else Cleared(tried, step, recorded)
+    reserved: Reserved = yield Reserve(step.lane)
+    try:
+        recorded: Recorded | Instead = yield Record(step.lane, reserved.uid)
+    except LeaseLost:
+        yield Release(reserved.uid)
+        raise
+    if isinstance(recorded, Instead):
+        yield Release(reserved.uid)
+        return None
+    return Cleared(tried, step, recorded)
+
+
+def recall(one: Undecided, started_ms: int, policy: Policy) -> Generator[Effect, Any, bool]:
+    """Ask the lane before the policy decides. True: the attempt ended on evidence, and the job was moved by that."""
+    said: Heard | Absent | Unknown = yield Recall(one.uid, one.lane, started_ms)
+    if isinstance(said, Unknown):
+        return False
+    again = Then("release", next_lane=UNROUTED)  # its history decides: it has grown
+    if isinstance(said, Absent):
+        yield from _post((yield Settle(one.uid, one.lane, absence(one.code), again, "absent")))
+        return True
+    ending = end(said, policy.lane(one.lane), policy)
+    if ending.outcome == "ambiguous":
+        return False
+    then = ACCEPT if ending.outcome == "ok" else again
+    yield from _post((yield Settle(one.uid, one.lane, ending, then, "recalled")))
+    return True
 
 
 def call(lease: Lease, policy: Policy, order: Sequence[str], cleared: Cleared) -> Generator[Effect, Any, None]:
@@ -105,7 +148,14 @@ def call(lease: Lease, policy: Policy, order: Sequence[str], cleared: Cleared) -
         assert isinstance(heard, Heard)
         ending = end(heard, lane, policy)
         pause = verdict(ending, cleared.tried, policy, order, cleared.step, heard.chance).delay_ms
-        yield Settle(uid, lane.name, ending, Then(None, delay_ms=pause))
+        yield from _post((yield Settle(uid, lane.name, ending, Then(None, delay_ms=pause))))
         return
     ending = end(heard, lane, policy)
-    yield Settle(uid, lane.name, ending, verdict(ending, cleared.tried, policy, order, cleared.step, heard.chance))
+    then = verdict(ending, cleared.tried, policy, order, cleared.step, heard.chance)
+    yield from _post((yield Settle(uid, lane.name, ending, then)))
+
+
+def _post(charge: Charge | None) -> Generator[Effect, Any, None]:
+    """Post what the ledger now says that an attempt costs, if it says so."""
+    if charge is not None:
+        yield Post(charge)

@@ -19,7 +19,7 @@ Move = Literal[
 EventKind = Literal[
     Move,
     "record", "end", "ambiguous", "resolve", "reply_kept", "accept", "retire",
-    "retry_joined", "withdraw", "take_back", "close_lane",
+    "retry_joined", "unpin", "withdraw", "take_back", "close_lane", "stop", "resume",
 ]  # fmt: skip
 """What an event can tell of: a move, or a change that moves no job."""
 

@@ -71,7 +71,9 @@ class LanePolicy:
     pin_on: frozenset[Outcome] = frozenset({"ambiguous"})
     """Outcomes after which the next lane is tried at once. The third seed's list adds `permanent`."""
     recall: Recall = "none"
+    """`store`: the lane keeps its answers, and is asked for those whose call ended in the dark."""
     settling_ms: int = 0
+    """How long after its end a call may not be listed yet: only then does its absence prove that no work was done."""
     can_detach: bool = True
     idempotency: Idempotency = "none"
     retry_500: bool = False
@@ -101,6 +103,11 @@ class LanePolicy:
     reset_tz: str = "UTC"
     """Time zone in which the provider's day turns, by its IANA name. Read together with `rpm`."""
     enabled: bool = True
+
+    @property
+    def can_recall(self) -> bool:
+        """Whether the lane is asked what became of a call. `background` is not read yet."""
+        return self.recall == "store"
 
     @property
     def runs_code(self) -> bool:
@@ -193,6 +200,9 @@ class Policy:
     """One in this many leases goes by age alone (O02)."""
     late_completion_window_ms: int = 900_000
     """An attempt is held for min(hold, this). Third seed: 900 s."""
+    recall_first_ms: int = 1_000
+    """The least between two questions to a lane about one call; each further one waits as long again as it is that its
+    end became unknown, so a reply is found within twice the time it took to be there. Ours."""
     artifact_max_age_ms: int | None = None
     """Older artifacts are stale and retired when asked for; None: an answer stays good."""
     lease_ms: int = 60_000
@@ -222,6 +232,11 @@ class Policy:
         except KeyError:
             known = ", ".join(self.lanes) or "none"
             raise UnknownLane(f"unknown lane {name!r}; configured lanes: {known}") from None
+
+    @property
+    def free_lanes(self) -> frozenset[str]:
+        """The lanes that surely cost nothing. One whose price is not known is not among them."""
+        return frozenset(name for name, lane in self.lanes.items() if lane.price.kind == "free")
 
     def after_hold(self, lane: str) -> AfterHold:
         """What follows when the hold of an attempt on that lane is over; `pin` for a lane that has left the policy."""

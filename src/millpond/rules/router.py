@@ -43,6 +43,8 @@ class Undecided:
     uid: str
     lane: str
     code: str = ""
+    recallable_ms: int | None = None
+    """When its call was recorded, where its lane can be asked for it."""
 
     def decided(self, choice: Resolution) -> Tried:
         """The same once policy or a person has decided it."""
@@ -84,11 +86,16 @@ class Exhausted:
 def route_work(work: Any, route: str, wish: str, past: Past, policy: Policy) -> Step | Exhausted:
     """The lane of a job's next attempt, its undecided attempts taken as the policy would decide them.
 
-    Where a person is to be asked, or the policy gives up, that is the lane on which the job is leased to learn of it.
+    Where a lane or a person is to be asked first, or the policy gives up, that is the lane on which the job is leased
+    to learn of it.
     """
     order = lanes_for(work, route, policy, wish)
     if order:
-        ends = [one.lane for one in past.undecided if policy.after_hold(one.lane) in ("ask", "fail")]
+        ends = [
+            one.lane
+            for one in past.undecided
+            if one.recallable_ms is not None or policy.after_hold(one.lane) in ("ask", "fail")
+        ]
         step = next_lane(decided(past, policy), policy, order)
         if wish in policy.absent and isinstance(step, Step):  # no other serves while it is the wished one's turn
             its_turn = next_lane(decided(past, policy), replace(policy, absent=frozenset[str]()), order)
@@ -191,10 +198,12 @@ def next_lane(history: Sequence[Tried], policy: Policy, order: Sequence[str], st
 def _is_ours(one: Tried, policy: Policy) -> bool:
     """Whether a call was lost by our own end, where trying it again costs nothing: a restart is no failure of the lane.
 
-    The job's lifetime cap of attempts bounds it.
+    It costs nothing on a lane priced 0, and where the lane said that it never had the call. The job's lifetime cap of
+    attempts bounds it.
     """
     lane = policy.lanes.get(one.lane)
-    return one.code in OUR_END and one.resolution == "same" and lane is not None and lane.price.kind == "free"
+    costs_nothing = one.resolution == "same" and lane is not None and lane.price.kind == "free"
+    return one.code in OUR_END and (costs_nothing or one.resolution == "absent")
 
 
 def backoff_ms(tries: int, backoff: Backoff, chance: float) -> int:
@@ -203,7 +212,9 @@ def backoff_ms(tries: int, backoff: Backoff, chance: float) -> int:
     return int(pause * (1 + backoff.jitter * chance))
 
 
-def hold_ms(lane: LanePolicy, policy: Policy, service_class: ServiceClass, due_ms: int | None, now_ms: int) -> int:
+def hold_ms(
+    lane: LanePolicy, policy: Policy, service_class: ServiceClass, due_ms: int | None = None, now_ms: int = 0
+) -> int:
     """How long an attempt whose end is unknown is held: min(hold, late window), not past a due still to be met."""
     hold = min(lane.hold_ms.get(service_class, 0), policy.late_completion_window_ms)
     if due_ms is not None and due_ms > now_ms:

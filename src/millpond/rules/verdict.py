@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 
 from millpond.rules.admission import closing
@@ -84,6 +85,22 @@ def bill(outcome: Outcome, evidence: Evidence, lane: LanePolicy, now_ms: int) ->
         return Cost(Decimal(0), "refused")  # a refusal that says what it used is billed for it
     model = evidence.model or lane.model or None
     return cost(usage, lane.price, model=model, base_url=lane.base_url, when_ms=now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """The most that a call whose end is unknown can have cost, None where nobody knows; `is_certain`: it costs that."""
+
+    cost: Cost | None = None
+    is_certain: bool = False
+
+
+def worst_of(work: object, lane: str, now_ms: int, policy: Policy) -> Worst:
+    """The most that a call on a lane of the policy can have cost. One that has left it took its price with it."""
+    known = policy.lanes.get(lane)
+    if known is None:
+        return Worst()
+    return Worst(worst_bill(work, known, now_ms), known.price.kind == "free")
 
 
 def worst_bill(work: object, lane: LanePolicy, now_ms: int) -> Cost | None:

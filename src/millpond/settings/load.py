@@ -34,9 +34,8 @@ FILE_NAME = "millpond.yaml"
 DEFAULT = "default"
 
 NOT_READ_YET = (
-    "caps", "spill", "alerts", "tz", "spend",
-    "rpm", "tpm", "daily_requests", "daily_tokens", "reset_tz", "recall", "settling_s",
-    "context_tokens", "can_detach",
+    "caps", "spill", "alerts", "tz",
+    "rpm", "tpm", "daily_requests", "daily_tokens", "reset_tz", "recall", "context_tokens", "can_detach",
 )  # fmt: skip
 """Keys that are checked and kept, and that nothing reads yet. A limit that does not limit must be said aloud."""
 
@@ -106,7 +105,7 @@ def load(
         commands=file.commands or "",
         keys={name: lane.key_env for name, lane in file.lanes.items() if lane.key_env},
         origins={dotted(key): _origin(key, said.origins) for key, _ in _leaves(file, ())},
-        unread=tuple(dotted(key) for key in said.origins if _is_unread(key, said.origins)),
+        unread=tuple(dotted(key) for key in said.origins if _is_unread(key, said.origins, file)),
         raw=file,
     )
 
@@ -218,6 +217,8 @@ def _said_below(key: Key, origins: Mapping[Key, Origin]) -> bool:
     )
 
 
-def _is_unread(key: Key, origins: Mapping[Key, Origin]) -> bool:
+def _is_unread(key: Key, origins: Mapping[Key, Origin], file: File) -> bool:
     name = key[2] if key[0] == "lanes" and len(key) == 3 else key[0]
+    if name == "recall" and file.lanes[str(key[1])].recall != "background":
+        return False
     return name in NOT_READ_YET and not _said_below(key, origins)

@@ -232,9 +232,10 @@ class Lane(Section):
     pin_on: list[Outcome] | None = None
     """Outcomes after which the next lane is tried at once. Default: ambiguous."""
     recall: Recall = LANE.recall
-    """How the lane can be asked what became of a call. Read once recall exists."""
+    """How the lane can be asked what became of a call whose end nobody heard. store (kind chat): each call asks the
+    provider to keep its answer, and bears the attempt in its metadata. background is not read yet."""
     settling_s: Seconds = LANE.settling_ms / 1000
-    """How long the lane may take to know of a call. Read together with recall."""
+    """How long after its end a call may not be listed yet: only then does its absence prove that no work was done."""
     can_detach: bool = LANE.can_detach
     """Whether a call may be left running after its soft timeout."""
     idempotency: Idempotency = LANE.idempotency

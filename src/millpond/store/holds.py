@@ -22,6 +22,24 @@ def is_blocking(attempt: Any, now_ms: int) -> bool:
     return attempt.hold_until_ms is not None and attempt.hold_until_ms > now_ms
 
 
+def unheard_until_ms(attempt: Any, now_ms: int) -> int:
+    """Until when a key is held for an attempt whose end is unknown from now on and to which nobody listens.
+
+    As long as its lane can be asked for it, though not past a due time still to be met; where it cannot, not at all.
+    """
+    if attempt.recall_hold_ms is None:
+        return now_ms
+    hold_ms = attempt.recall_hold_ms
+    if attempt.due_ms is not None and attempt.due_ms > now_ms:
+        hold_ms = min(hold_ms, attempt.due_ms - now_ms)
+    return now_ms + hold_ms
+
+
+def left_at_ms(attempt: Any, now_ms: int) -> int:
+    """Until when a key is held for a call to which nobody listens any more: as before where its lane can be asked."""
+    return attempt.hold_until_ms if attempt.recall_hold_ms is not None else now_ms
+
+
 def hold_end_ms(blocked: Iterable[Any]) -> int | None:
     """When the timer should look again; None if only an event can say: the end of an open attempt, or a listener."""
     ends: list[int] = []
@@ -35,12 +53,16 @@ def hold_end_ms(blocked: Iterable[Any]) -> int | None:
 def wake_key(tx: Transaction, key: str, now_ms: int, pause_ms: int | None = None) -> State | None:
     """Whatever ends an attempt wakes its key's held job, whichever job made the attempt. Returns its state after.
 
+    So it does with one that waits for a person's word, once nothing is left to be decided.
+
     It is to be routed anew: its last lane may be closed, while its history now sends it to another. `pause_ms`: it
     backs off for so long first.
     """
     job = tx.one("live_job", key=key)
-    if job is None or job.wait_reason != "held":
+    if job is None or job.wait_reason not in ("held", "asked"):
         return None
+    if job.wait_reason == "asked" and tx.one("undecided_of_key", idempotency_key=key) is not None:
+        return "waiting"  # a person is still asked
     blocked = blocking(tx, key, now_ms)
     if blocked:
         tx.all("postpone_held", job_id=job.id, not_before_ms=hold_end_ms(blocked))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from millpond.rules.errors import LeaseLost, Undeliverable
 from millpond.rules.job import Lease, Work
 from millpond.rules.lifecycle import advance
 from millpond.rules.router import Exhausted, Past, Step
+from millpond.rules.stops import stop_of
 from millpond.rules.verdict import worst_bill
 from millpond.store.bodies import load_work, rehydrate
 from millpond.store.holds import blocking, hold_end_ms
@@ -18,6 +19,7 @@ from millpond.store.lanes import closed_lanes
 from millpond.store.ledger import read_past
 from millpond.store.moves import FAR_FUTURE_MS, Fence, move, note_many
 from millpond.store.settle import resolve
+from millpond.store.stops import standing
 
 ROUTE_CHUNK_ROWS = 256
 """Jobs routed in one lease; the rest of a large unrouted backlog follows with the next leases."""
@@ -50,18 +52,20 @@ def lease(
     route: NextLane | None = None,
     registry: Mapping[str, Any] | None = None,
     serial: Collection[str] = (),
+    free_lanes: Collection[str] = (),
 ) -> Taken:
     """Lease up to `limit` jobs, at most `room[lane]` of each lane, in the order of rank; lease_no grows by one.
 
-    Lanes that are closed are read in the same transaction and given nothing: a saturated lane costs no row writes.
+    Lanes that are closed or stopped are read in the same transaction and given nothing: a saturated lane costs no row
+    writes. `free_lanes` are those that surely cost nothing, which a stop of the others leaves open.
     Raises LeaseLost if the owner's row is dead: it must take a new uuid and leases nothing under the old one.
     """
     if tx.one("owner_lives", owner=owner) is None:
         raise LeaseLost(f"owner {owner} was declared dead; it leases nothing more under this name")
     wake_due(tx, now_ms, wake_rows)
     failed = route_new(tx, route, now_ms) if route is not None else {}
-    closed = closed_lanes(tx, now_ms)
-    open_room = {lane: slots for lane, slots in room.items() if slots > 0 and lane not in closed}
+    shut = closed_lanes(tx, now_ms).keys() | stopped_lanes(tx, room, free_lanes)
+    open_room = {lane: slots for lane, slots in room.items() if slots > 0 and lane not in shut}
     for lane in open_room.keys() & set(serial):  # one at a time across processes: others' leases count
         open_room[lane] = min(open_room[lane], max(1 - tx.all("in_flight", lane=lane)[0].n, 0))
     chosen = _choose(tx, open_room, limit, fair_every)
@@ -74,6 +78,12 @@ def lease(
     tx.count(GRANTED, +len(chosen))
     note_many(tx, now_ms, "lease", [row.id for row in chosen], {"owner": owner})
     return Taken(_hydrate(tx, chosen, ids, owner, now_ms, registry), failed)
+
+
+def stopped_lanes(tx: Transaction, lanes: Iterable[str], free_lanes: Collection[str]) -> set[str]:
+    """Those of these lanes that a person has stopped."""
+    stops = standing(tx)
+    return {lane for lane in lanes if stop_of(stops, lane, free_lanes)}
 
 
 def wake_due(tx: Transaction, now_ms: int, limit: int) -> int:

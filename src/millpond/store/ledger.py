@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from millpond.db.database import Transaction
@@ -12,8 +12,10 @@ from millpond.rules.errors import LeaseLost
 from millpond.rules.job import Attempt, Lease
 from millpond.rules.price import from_micro
 from millpond.rules.router import Past, Tried, Undecided
+from millpond.rules.stops import stop_of
 from millpond.store.holds import blocking, hold_end_ms, is_blocking
 from millpond.store.moves import move, note
+from millpond.store.stops import standing
 
 HISTORY_ROWS = 256
 """Counted attempts of a key that routing reads, the newest. The lifetime cap of a job stands far below."""
@@ -23,12 +25,24 @@ UNDECIDED_ROWS = 256
 There is seldom more than one: a key is called again only after the one before was decided."""
 
 
-def record(tx: Transaction, lease: Lease, *, uid: str, lane: str, tier: str, now_ms: int) -> Recorded | Instead:
+def record(
+    tx: Transaction,
+    lease: Lease,
+    *,
+    uid: str,
+    lane: str,
+    tier: str,
+    now_ms: int,
+    free_lanes: Collection[str] = (),
+    recall_hold_ms: int | None = None,
+) -> Recorded | Instead:
     """Write the row of an attempt that is about to leave, under the fence.
 
     Instead: nothing may be sent, and the job was moved. It is done where its key has an artifact in force (not
-    billed), held where another attempt of the key is open or may still bring evidence. Raises LeaseLost if the job is
-    no longer held under this lease, or its owner was declared dead.
+    billed), held where another attempt of the key is open or may still bring evidence, and given back as it was where a
+    person has stopped the lane. Raises LeaseLost if the job is no longer held under this lease, or its owner was
+    declared dead. `recall_hold_ms`: the call can be asked for later, and its key is held for so long if nobody hears
+    its end.
     """
     job = tx.one("record_check", job_id=lease.job_id, lease_no=lease.lease_no, owner=lease.owner)
     if job is None or job.owner_lives is None:
@@ -40,6 +54,9 @@ def record(tx: Transaction, lease: Lease, *, uid: str, lane: str, tier: str, now
     if blocked:
         move(tx, job, "hold", now_ms, not_before_ms=hold_end_ms(blocked))
         return Instead("held")
+    if (stopped := stop_of(standing(tx), lane, free_lanes)) is not None:
+        move(tx, job, "release", now_ms, data={"stopped": stopped.words})
+        return Instead("stopped")
     tx.all(
         "insert_attempt",
         uid=uid,
@@ -52,6 +69,7 @@ def record(tx: Transaction, lease: Lease, *, uid: str, lane: str, tier: str, now
         idempotency_key=job.idempotency_key,
         fingerprint=job.fingerprint,
         started_ms=now_ms,
+        recall_hold_ms=recall_hold_ms,
     )
     tx.all("count_attempt", job_id=job.id)
     note(tx, now_ms, "record", job_id=job.id, data={"attempt": uid, "lane": lane, "attempt_no": job.attempt_no})
@@ -81,7 +99,7 @@ def read_past(tx: Transaction, key: str, floor_seq: int, now_ms: int | None = No
     return Past(
         tried=tuple(Tried(row.lane, row.outcome, row.resolution, row.code or "") for row in reversed(rows)),
         undecided=tuple(
-            Undecided(row.uid, row.lane, row.code or "")
+            Undecided(row.uid, row.lane, row.code or "", row.started_ms if row.recall_hold_ms is not None else None)
             for row in undecided
             if now_ms is None or not is_blocking(row, now_ms)
         ),

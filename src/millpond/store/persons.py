@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 
 from millpond.db.database import Transaction
 from millpond.rules.lifecycle import EventKind, may
+from millpond.store.bodies import load_work
 from millpond.store.holds import blocking, hold_end_ms
 from millpond.store.moves import move, note
-from millpond.store.settle import make_ambiguous
+from millpond.store.settle import Bill, make_ambiguous, resolve, unpriced
 
 Whose: TypeAlias = "Sequence[int] | None"
 """Whose requests are meant: those of some submissions, by id; None: everyone's. The statements read it as it is."""
@@ -56,7 +57,16 @@ def would_retry(tx: Transaction, job_id: int, whose: Whose, now_ms: int) -> Move
     return _can_retry(tx, _look(tx, job_id, whose), whose, now_ms)
 
 
-def retry(tx: Transaction, job_id: int, whose: Whose, *, granted: int, lane: str | None, now_ms: int) -> Moved:
+def retry(
+    tx: Transaction,
+    job_id: int,
+    whose: Whose,
+    *,
+    granted: int,
+    lane: str | None,
+    bill: Bill = unpriced,
+    now_ms: int,
+) -> Moved:
     """Take withdrawals back, and ask again for a job that failed, was cancelled or cannot be delivered.
 
     One that goes on, or is done, answers the submissions that ask for it again. Refused: a job whose requests have all
@@ -66,7 +76,7 @@ def retry(tx: Transaction, job_id: int, whose: Whose, *, granted: int, lane: str
     can = _can_retry(tx, seen, whose, now_ms)
     if can.moved:
         take_back(tx, job_id, whose, seen.shares, now_ms)
-        ask_again(tx, job_id, granted=granted, lane=lane, now_ms=now_ms)
+        ask_again(tx, job_id, granted=granted, lane=lane, bill=bill, now_ms=now_ms)
     return can
 
 
@@ -159,7 +169,7 @@ def give_up(tx: Transaction, job: Any, hold_ms: int, now_ms: int) -> None:
         )
 
 
-def ask_again(tx: Transaction, job_id: int, *, granted: int, lane: str | None, now_ms: int) -> None:
+def ask_again(tx: Transaction, job_id: int, *, granted: int, lane: str | None, bill: Bill, now_ms: int) -> None:
     """Ask again for a job that is over or undeliverable, for all whose requests hang on it; another is left as it is.
 
     Another live job of the key takes its requests over; an artifact in force answers it; otherwise it starts anew.
@@ -175,7 +185,7 @@ def ask_again(tx: Transaction, job_id: int, *, granted: int, lane: str | None, n
     elif artifact := tx.one("artifacts_in_force", keys=key):
         move(tx, job, "retry_answered", now_ms, artifact_id=artifact.id, by="artifact")
     else:
-        _start_anew(tx, job, granted=granted, lane=lane, now_ms=now_ms)
+        _start_anew(tx, job, granted=granted, lane=lane, bill=bill, now_ms=now_ms)
 
 
 def _hand_over(tx: Transaction, job: Any, to_job: int, now_ms: int) -> None:
@@ -186,13 +196,24 @@ def _hand_over(tx: Transaction, job: Any, to_job: int, now_ms: int) -> None:
     note(tx, now_ms, "retry_joined", job_id=job.id, data={"job_id": to_job})
 
 
-def _start_anew(tx: Transaction, job: Any, *, granted: int, lane: str | None, now_ms: int) -> None:
-    """Ready, or held behind an attempt that may still speak, with `granted` further attempts."""
+def _start_anew(tx: Transaction, job: Any, *, granted: int, lane: str | None, bill: Bill, now_ms: int) -> None:
+    """Ready, or held behind an attempt that may still speak, with `granted` further attempts.
+
+    What is unknown and no longer held is decided by that: who asks again may pay a second time.
+    """
     blocked = blocking(tx, job.idempotency_key, now_ms)
     floor = min(one.seq for one in blocked) - 1 if blocked else tx.all("last_attempt_seq")[0].seq
     tx.all("renew_budget", job_id=job.id, granted=granted, floor_seq=floor, wished_lane=lane)
     if blocked:
         move(tx, job, "retry_held", now_ms, not_before_ms=hold_end_ms(blocked), next_lane="")
     else:
-        tx.all("decide_undecided", idempotency_key=job.idempotency_key)
+        settle_undecided(tx, job, "same", bill, now_ms)
         move(tx, job, "retry", now_ms, next_lane="")
+
+
+def settle_undecided(tx: Transaction, job: Any, choice: str, bill: Bill, now_ms: int) -> None:
+    """Decide whatever is unknown of a job's key; the most that it can have cost is booked as an estimate."""
+    body = tx.one("payload", job_id=job.id)
+    for one in tx.all("undecided_of_key", idempotency_key=job.idempotency_key):
+        worst = bill(load_work(body.body) if body is not None else None, one.lane, now_ms)
+        resolve(tx, one.uid, choice, worst=worst.cost, certain=worst.is_certain, now_ms=now_ms)

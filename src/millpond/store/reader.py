@@ -12,10 +12,12 @@ from millpond.rules.errors import KeyConflict
 from millpond.rules.filters import Term
 from millpond.rules.job import Artifact, Attempt, Disposition, Event, Job, Lease, OwnerRow, Result, Submission
 from millpond.rules.router import Past
+from millpond.rules.stops import Stop
 from millpond.rules.total import Measured
-from millpond.store import lanes, ledger, looking, persons, picking
+from millpond.store import asking, deciding, lanes, ledger, looking, persons, picking, stops
 from millpond.store import lease as leasing
 from millpond.store import reclaim as owners
+from millpond.store.asking import Page, ToAsk
 from millpond.store.enqueue import Asked, would_enqueue
 from millpond.store.lanes import LaneRow
 from millpond.store.sums import Sums, sums
@@ -81,13 +83,49 @@ class Reader:
         """`asked` and `undeliverable` -> how many jobs wait for a person's word, counted up to `limit`."""
         return {row.wait_reason: row.n for row in self.db.read(lambda tx: tx.all("waiting_for_person", limit=limit))}
 
+    def to_ask(self, lanes_: Collection[str], *, until_ms: int, after: tuple[int, int] = (0, 0)) -> list[ToAsk]:
+        """A page of the calls for which these lanes are to be asked by then. See `asking.to_ask`."""
+        return self.db.read(partial(asking.to_ask, lanes=lanes_, until_ms=until_ms, limit=PAGE_ROWS, after=after))
+
+    def lanes_to_ask(self) -> list[str]:
+        """The lanes that can be asked for some call whose end is unknown."""
+        return [row.lane for row in self.db.read(lambda tx: tx.all("lanes_to_ask"))]
+
+    def next_ask_ms(self, lanes_: Collection[str]) -> int | None:
+        """When one of these lanes is next due to be asked for a call; None if none is."""
+        row = self.db.read(lambda tx: tx.one("next_ask", keys=list(lanes_)))
+        return row.ask_ms if row is not None else None
+
+    def forgotten(self, after: str, asked_lanes: Collection[str]) -> Page:
+        """Calls of an unknown end for which nobody waits any more, out of one page. See `asking.forgotten`."""
+        now_ms = self.now_ms()
+        return self.db.read(
+            partial(asking.forgotten, after=after, limit=PAGE_ROWS, asked_lanes=asked_lanes, now_ms=now_ms)
+        )
+
+    def would_decide(self, job_id: int) -> persons.Moved:
+        """What `decide` would do."""
+        return self.db.read(partial(deciding.would_decide, job_id=job_id))
+
+    def would_unpin(self, job_ids: Iterable[int]) -> list[persons.Moved]:
+        """What `unpin` would do with each of these."""
+        return self.db.read(lambda tx: [deciding.would_unpin(tx, id_) for id_ in job_ids])
+
     def closed_lanes(self) -> dict[str, LaneRow]:
         """Lanes that are closed now."""
         return self.db.read(partial(lanes.closed_lanes, now_ms=self.now_ms()))
 
+    def stops(self) -> tuple[Stop, ...]:
+        """What persons have stopped, and nobody has resumed."""
+        return self.db.read(stops.standing)
+
     def living_owners(self) -> list[OwnerRow]:
         """Owners that nobody has declared dead."""
         return self.db.read(owners.living_owners)
+
+    def own_holds(self, owner: str) -> dict[str, int]:
+        """The calls that this owner listens to: attempt uid -> how long each is to be held, in ms."""
+        return {row.uid: row.hold_ms for row in self.db.read(lambda tx: tx.all("own_holds", owner=owner))}
 
     # --- events -------------------------------------------------------------------------------------------------------
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millpond.db.database import Transaction
-from millpond.rules.effects import Ending, Then
+from millpond.rules.effects import Charge, Ending, EvidenceBy, Then
 from millpond.rules.errors import UsageError
 from millpond.rules.price import Cost, to_micro
+from millpond.rules.verdict import Worst
+from millpond.store.accounts import owed
 from millpond.store.bodies import dump_reply, dump_seen, storable
-from millpond.store.holds import wake_key
+from millpond.store.holds import blocking, hold_end_ms, left_at_ms, unheard_until_ms, wake_key
 from millpond.store.lanes import close_lane
 from millpond.store.moves import Fence, move, note
 
@@ -23,6 +26,8 @@ class Settled:
     moved: bool
     requests: int = 0
     job_id: int | None = None
+    charge: Charge | None = None
+    """What is now to be posted of the attempt, if anything is."""
 
 
 def settle(
@@ -33,9 +38,13 @@ def settle(
     *,
     lane: str,
     job: Fence | None,
+    how: EvidenceBy = "late",
     now_ms: int,
 ) -> Settled:
     """End an attempt on evidence; may be repeated. `job` is the lease in hand, None once the call was detached.
+
+    `how` the evidence came is kept of an attempt whose end was unknown before. A job that would go on after an end that
+    is unknown still is held instead while the lane can be asked.
 
     In this order, in one transaction: the attempt's end and usage, the reply, the artifact, the job's own move, the
     lane's closing, the wake of whatever waited for this key. Raises UsageError for an attempt that the ledger does not
@@ -46,11 +55,11 @@ def settle(
         raise UsageError(f"attempt {uid!r} is not in the ledger; attempts are named by what record returned")
     if ending.outcome == "ambiguous":
         _end_unknown(tx, attempt, ending, now_ms)
-    elif not _end_known(tx, attempt, ending, now_ms) and attempt.outcome != ending.outcome:
+    elif not _end_known(tx, attempt, ending, how, now_ms) and attempt.outcome != ending.outcome:
         # It ended otherwise, on evidence, and nothing replaces evidence. What came is kept, and moves nothing.
         if ending.evidence.reply is not None:
             tx.all("insert_reply", uid=uid, body=dump_reply(ending.evidence.reply))
-        return Settled(accepted=False, moved=False)
+        return Settled(accepted=False, moved=False, charge=owed(tx, uid))
     evidence = ending.evidence
     if evidence.reply is not None and ending.outcome in ("ok", "unusable"):
         tx.all("insert_reply", uid=uid, body=dump_reply(evidence.reply))
@@ -59,16 +68,30 @@ def settle(
         settled = accept(tx, attempt, lane, now_ms)
     if ending.outcome == "ok" and job is not None and not settled.accepted:
         _follow(tx, job, Then("release"), now_ms)  # kept, not in force: whatever is in force answers the job at record
-    if job is not None and then.move is not None:
-        settled = Settled(settled.accepted, _follow(tx, job, then, now_ms), settled.requests, settled.job_id)
+    if job is not None and ending.outcome == "ambiguous" and then.move in ("release", "back_off"):
+        if blocked := blocking(tx, attempt.idempotency_key, now_ms):
+            moved = move(tx, job, "hold", now_ms, not_before_ms=hold_end_ms(blocked))
+        else:
+            moved = _follow(tx, job, then, now_ms)
+        settled = replace(settled, moved=moved)
+    elif job is not None and then.move is not None:
+        settled = replace(settled, moved=_follow(tx, job, then, now_ms))
     if ending.closing is not None:
         close_lane(tx, lane, ending.closing, now_ms)
     wake_key(tx, attempt.idempotency_key, now_ms, then.delay_ms)
-    return settled
+    return replace(settled, charge=owed(tx, uid))
 
 
 def settle_late(
-    tx: Transaction, uid: str, ending: Ending, then: Then, *, lane: str, job: Fence | None, now_ms: int
+    tx: Transaction,
+    uid: str,
+    ending: Ending,
+    then: Then,
+    *,
+    lane: str,
+    job: Fence | None,
+    how: EvidenceBy = "late",
+    now_ms: int,
 ) -> Settled | None:
     """Write an end that was kept elsewhere while the store took nothing. None: it is written already.
 
@@ -78,7 +101,7 @@ def settle_late(
     attempt = tx.one("attempt_by_uid", uid=uid)
     if attempt is not None and attempt.outcome == ending.outcome:
         return None
-    return settle(tx, uid, ending, then, lane=lane, job=job, now_ms=now_ms)
+    return settle(tx, uid, ending, then, lane=lane, job=job, how=how, now_ms=now_ms)
 
 
 def accept(tx: Transaction, attempt: Any, lane: str, now_ms: int) -> Settled:
@@ -111,40 +134,53 @@ def accept(tx: Transaction, attempt: Any, lane: str, now_ms: int) -> Settled:
 def detach(tx: Transaction, uid: str, *, job: Fence, hold_ms: int, now_ms: int) -> bool:
     """Soft timeout: the attempt is ambiguous and its owner listens on; the job is held, or freed if there is no hold.
 
-    An owner that was declared dead counts as no listener, so there is no hold either. Returns whether the job was still
-    ours to move.
+    An owner that was declared dead counts as no listener, so there is no hold either, unless the lane can be asked.
+    Returns whether the job was still ours to move.
     """
     attempt = tx.one("attempt_by_uid", uid=uid)
     assert attempt is not None, f"attempt {uid} vanished while its call was in flight"
     listens = hold_ms > 0 and _lives(tx, attempt.owner)
     # A cancelled job's call has its hold already. One that is over may be being decided: it is not begun again.
+    unheard_ms = left_at_ms(attempt, now_ms) if attempt.outcome == "ambiguous" else unheard_until_ms(attempt, now_ms)
     is_open = (attempt.outcome is None or not listens) and make_ambiguous(
         tx,
         uid,
         now_ms,
-        hold_until_ms=now_ms + hold_ms if listens else now_ms,
+        hold_until_ms=now_ms + hold_ms if listens else unheard_ms,
         listener=attempt.owner if listens else None,
         code="soft_timeout",
     )
     if listens and is_open:  # an attempt that has ended meanwhile wakes nobody any more
         return move(tx, job, "hold", now_ms)
+    if blocked := blocking(tx, attempt.idempotency_key, now_ms):
+        return move(tx, job, "hold", now_ms, not_before_ms=hold_end_ms(blocked))
     moved = move(tx, job, "release", now_ms, next_lane="")
     wake_key(tx, attempt.idempotency_key, now_ms)
     return moved
 
 
 def stop_listening(tx: Transaction, uid: str, now_ms: int) -> None:
-    """The listener's own clock ended the hold. No lane can be asked yet, so nothing more holds the key."""
+    """The listener's own clock ended the hold: nothing more holds the key. Its lane may be asked a last time."""
     attempt = tx.one("attempt_by_uid", uid=uid)
     if attempt is not None and attempt.listener is not None:
-        tx.all("stop_listening", uid=uid, listener=attempt.listener, hold_until_ms=now_ms)
+        tx.all("stop_listening", uid=uid, listener=attempt.listener, hold_until_ms=now_ms, now_ms=now_ms)
         wake_key(tx, attempt.idempotency_key, now_ms)
 
 
-def resolve(tx: Transaction, uid: str, choice: str, *, worst: Cost | None, certain: bool, now_ms: int) -> None:
+Bill = Callable[[Any, str, int], Worst]
+"""Work, the name of a lane, now -> the most that a call of it there can have cost."""
+
+
+def unpriced(_work: Any, _lane: str, _now_ms: int) -> Worst:
+    """The bill of somebody who knows no prices."""
+    return Worst()
+
+
+def resolve(tx: Transaction, uid: str, choice: str, *, worst: Cost | None, certain: bool, now_ms: int) -> Charge | None:
     """Policy or a person decides an ambiguous attempt; its worst case is booked as an estimate until evidence comes.
 
     `certain`: the lane's price is stated as 0, so the worst case is no estimate. Deciding twice changes nothing.
+    Returns what is to be posted of it.
     """
     cost = to_micro(worst.usd) if worst is not None else None
     estimate = int(cost is not None and not certain)
@@ -153,6 +189,7 @@ def resolve(tx: Transaction, uid: str, choice: str, *, worst: Cost | None, certa
         assert attempt is not None
         note(tx, now_ms, "resolve", job_id=attempt.job_id, data={"attempt": uid, "choice": choice})
         wake_key(tx, attempt.idempotency_key, now_ms)
+    return owed(tx, uid)
 
 
 def give(tx: Transaction, job: Fence, then: Then, now_ms: int) -> bool:
@@ -196,15 +233,19 @@ def make_ambiguous(
 
 
 def _end_unknown(tx: Transaction, attempt: Any, ending: Ending, now_ms: int) -> None:
-    """Nobody reads the socket any more and no lane can be asked yet: the hold is over at once."""
-    if attempt.outcome == "ambiguous" and attempt.listener is not None:
-        tx.all("stop_listening", uid=attempt.uid, listener=attempt.listener, hold_until_ms=now_ms)
+    """Nobody reads the socket any more: the hold is over at once, unless the lane can be asked."""
+    hold_until_ms = unheard_until_ms(attempt, now_ms)
+    if attempt.outcome == "ambiguous":  # a hold is begun once
+        hold_until_ms = left_at_ms(attempt, now_ms)
+        if attempt.listener is not None:
+            until = {"hold_until_ms": hold_until_ms, "now_ms": now_ms}
+            tx.all("stop_listening", uid=attempt.uid, listener=attempt.listener, **until)
     code = storable(ending.classified.code)
-    if make_ambiguous(tx, attempt.uid, now_ms, hold_until_ms=now_ms, code=code, ending=ending):
+    if make_ambiguous(tx, attempt.uid, now_ms, hold_until_ms=hold_until_ms, code=code, ending=ending):
         note(tx, now_ms, "ambiguous", job_id=attempt.job_id, data={"attempt": attempt.uid, "code": code})
 
 
-def _end_known(tx: Transaction, attempt: Any, ending: Ending, now_ms: int) -> bool:
+def _end_known(tx: Transaction, attempt: Any, ending: Ending, how: EvidenceBy, now_ms: int) -> bool:
     """Write the end; False if the attempt had ended on evidence before."""
     evidence, classified, cost = ending.evidence, ending.classified, ending.cost
     usage = evidence.usage or (evidence.reply.usage if evidence.reply else None)
@@ -213,10 +254,10 @@ def _end_known(tx: Transaction, attempt: Any, ending: Ending, now_ms: int) -> bo
         uid=attempt.uid,
         now_ms=now_ms,
         outcome=ending.outcome,
-        resolution="late" if attempt.outcome == "ambiguous" else None,
+        resolution=how if attempt.outcome == "ambiguous" else None,
         code=storable(classified.code),
         message=storable(classified.message or classified.warning or None),
-        sent=evidence.sent,
+        sent=evidence.sent if how != "absent" else None,  # what was seen of it before stays
         status=evidence.status,
         retry_after=storable(evidence.headers.get("retry-after-ms") or evidence.headers.get("retry-after")),
         first_byte_ms=evidence.first_byte_ms,

@@ -164,8 +164,10 @@ SELECT j.id, j.state, j.lease_no, j.idempotency_key, j.fingerprint,
 FROM job j WHERE j.id = :job_id AND j.state = 'leased' AND j.lease_no = :lease_no
 
 -- name: insert_attempt
-INSERT INTO attempt (uid, job_id, attempt_no, lease_no, owner, lane, tier, idempotency_key, fingerprint, started_ms)
-VALUES (:uid, :job_id, :attempt_no, :lease_no, :owner, :lane, :tier, :idempotency_key, :fingerprint, :started_ms)
+INSERT INTO attempt (uid, job_id, attempt_no, lease_no, owner, lane, tier, idempotency_key, fingerprint, started_ms,
+  recall_hold_ms)
+VALUES (:uid, :job_id, :attempt_no, :lease_no, :owner, :lane, :tier, :idempotency_key, :fingerprint, :started_ms,
+  :recall_hold_ms)
 RETURNING seq
 
 -- name: count_attempt
@@ -181,7 +183,7 @@ WHERE idempotency_key = :idempotency_key AND seq > :floor_seq
 ORDER BY seq DESC LIMIT :limit
 
 -- name: undecided
-SELECT uid, lane, code, outcome, listener, hold_until_ms FROM attempt
+SELECT uid, lane, code, outcome, listener, hold_until_ms, recall_hold_ms, started_ms FROM attempt
 WHERE idempotency_key = :idempotency_key AND outcome = 'ambiguous' AND resolution IS NULL AND seq > :floor_seq
 ORDER BY seq LIMIT :limit
 
@@ -189,14 +191,36 @@ ORDER BY seq LIMIT :limit
 SELECT floor_seq, attempts_made, attempts_granted FROM job WHERE id = :job_id
 
 -- name: attempt_by_uid
-SELECT seq, uid, job_id, owner, listener, lane, idempotency_key, fingerprint, outcome, resolution
+SELECT seq, uid, job_id, owner, listener, lane, idempotency_key, fingerprint, outcome, resolution, hold_until_ms,
+  recall_hold_ms, (SELECT j.due_ms FROM job j WHERE j.id = attempt.job_id) AS due_ms
 FROM attempt WHERE uid = :uid
+
+-- name: owed
+-- What one attempt costs, if that is decided and not posted yet. An attempt whose end is unknown is an estimate.
+SELECT uid, lane, started_ms, cost, CASE WHEN outcome = 'ambiguous' THEN 1 ELSE 0 END AS is_estimate
+FROM attempt WHERE uid = :uid AND posted = 0 AND (outcome <> 'ambiguous' OR resolution IS NOT NULL)
+
+-- name: unposted
+-- The same of all attempts. An undecided one keeps its reservation.
+SELECT seq, uid, lane, started_ms, cost, CASE WHEN outcome = 'ambiguous' THEN 1 ELSE 0 END AS is_estimate
+FROM attempt WHERE posted = 0 AND (outcome <> 'ambiguous' OR resolution IS NOT NULL) AND seq > :after
+ORDER BY seq LIMIT :limit
+
+-- name: mark_posted
+-- Only while the ledger still says what was posted: evidence may have come in between.
+UPDATE attempt SET posted = 1
+WHERE uid = :uid AND posted = 0 AND (outcome <> 'ambiguous' OR resolution IS NOT NULL)
+  AND cost IS NOT DISTINCT FROM :cost AND CASE WHEN outcome = 'ambiguous' THEN 1 ELSE 0 END = :is_estimate
+
+-- name: recorded
+SELECT uid FROM attempt WHERE uid IN {list keys}
 
 -- name: end_attempt
 -- By uid, by whoever has the evidence. Evidence replaces "ambiguous"; nothing replaces evidence.
 UPDATE attempt SET outcome = :outcome, ended_ms = :now_ms, resolution = :resolution, listener = NULL, code = :code,
-  message = :message, sent = :sent, status = :status, retry_after = :retry_after, first_byte_ms = :first_byte_ms,
-  request_id = :request_id, model = :model, tokens_in = :tokens_in, tokens_out = :tokens_out, usage = :usage,
+  message = :message, sent = coalesce(:sent, sent), status = coalesce(:status, status), retry_after = :retry_after,
+  first_byte_ms = coalesce(:first_byte_ms, first_byte_ms), ask_ms = NULL,
+  request_id = coalesce(:request_id, request_id), model = :model, tokens_in = :tokens_in, tokens_out = :tokens_out, usage = :usage,
   cost = :cost, cost_is_estimate = 0, price_version = :price_version, posted = 0
 WHERE uid = :uid AND (outcome IS NULL OR outcome = 'ambiguous')
 RETURNING seq
@@ -204,23 +228,54 @@ RETURNING seq
 -- name: make_ambiguous
 UPDATE attempt SET outcome = 'ambiguous', ended_ms = :now_ms, hold_until_ms = :hold_until_ms, listener = :listener,
   code = :code, message = :message, sent = coalesce(:sent, sent), status = :status, first_byte_ms = :first_byte_ms,
-  request_id = :request_id, tokens_in = :tokens_in, tokens_out = :tokens_out, usage = :usage
+  request_id = :request_id, tokens_in = :tokens_in, tokens_out = :tokens_out, usage = :usage,
+  ask_ms = CASE WHEN recall_hold_ms IS NOT NULL AND CAST(:listener AS TEXT) IS NULL THEN CAST(:now_ms AS BIGINT) END
 WHERE uid = :uid AND (outcome IS NULL OR (outcome = 'ambiguous' AND resolution IS NULL))
 RETURNING seq
 
 -- name: stop_listening
-UPDATE attempt SET listener = NULL, hold_until_ms = :hold_until_ms
+-- Its lane, if it can be asked, is asked at once.
+UPDATE attempt SET listener = NULL, hold_until_ms = :hold_until_ms,
+  ask_ms = CASE WHEN recall_hold_ms IS NOT NULL AND resolution IS NULL THEN CAST(:now_ms AS BIGINT) END
 WHERE uid = :uid AND outcome = 'ambiguous' AND listener = :listener
 RETURNING seq
 
 -- name: resolve_attempt
 -- The policy or a person has spoken; the worst case is an estimate until evidence replaces it.
-UPDATE attempt SET resolution = :resolution, listener = NULL, cost = :cost, cost_is_estimate = :is_estimate, posted = 0
+UPDATE attempt SET resolution = :resolution, listener = NULL, ask_ms = NULL, cost = :cost, cost_is_estimate = :is_estimate, posted = 0
 WHERE uid = :uid AND outcome = 'ambiguous' AND resolution IS NULL
 RETURNING seq
 
 -- name: open_attempts_of_job
 SELECT uid, owner FROM attempt WHERE job_id = :job_id AND outcome IS NULL
+
+-- name: to_ask
+-- Calls for which these lanes are to be asked up to a time, longest due first, a page at a time.
+SELECT seq, uid, lane, code, job_id, started_ms, ended_ms, hold_until_ms, ask_ms FROM attempt
+WHERE ask_ms IS NOT NULL AND (ask_ms, seq) > (:after_ms, :after) AND ask_ms <= :until_ms AND lane IN {list keys}
+ORDER BY ask_ms, seq LIMIT :limit
+
+-- name: lanes_to_ask
+SELECT DISTINCT lane FROM attempt WHERE ask_ms IS NOT NULL ORDER BY lane
+
+-- name: next_ask
+-- Of those that are held for it: what is asked for beyond its hold keeps nobody waiting.
+SELECT ask_ms FROM attempt WHERE ask_ms IS NOT NULL AND ask_ms <= hold_until_ms AND lane IN {list keys} ORDER BY ask_ms, seq LIMIT 1
+
+-- name: ask_again
+-- Only who finds it due as it was asks now, and moves it on before that: two that look at once ask once.
+UPDATE attempt SET ask_ms = :ask_ms WHERE uid = :uid AND ask_ms IS NOT NULL AND ask_ms <= :now_ms RETURNING uid
+
+-- name: undecided_after
+-- A page of what nobody has decided, whatever its key; `live`: a job of the key waits for it.
+SELECT t.seq, t.uid, t.lane, t.job_id, t.idempotency_key, t.listener, t.hold_until_ms, t.recall_hold_ms, t.outcome,
+  (SELECT 1 FROM job j WHERE j.idempotency_key = t.idempotency_key AND j.live = 1) AS live
+FROM attempt t WHERE t.outcome = 'ambiguous' AND t.resolution IS NULL AND t.idempotency_key > :after
+ORDER BY t.idempotency_key LIMIT :limit
+
+-- name: undecided_of_key
+SELECT seq, uid, lane, outcome, listener, hold_until_ms, recall_hold_ms FROM attempt
+WHERE idempotency_key = :idempotency_key AND outcome = 'ambiguous' AND resolution IS NULL ORDER BY seq
 
 -- --------------------------------------------------------------------------------------------------------- settle
 
@@ -278,14 +333,35 @@ UPDATE owner SET dead = 1 WHERE uuid = :owner AND dead = 0 RETURNING uuid
 SELECT id, idempotency_key, state, lease_no, leases_lost FROM job
 WHERE state = 'leased' AND lease_owner = :owner ORDER BY id
 
+-- name: leased_under
+SELECT id, idempotency_key, state, lease_no, leases_lost, lease_owner FROM job
+WHERE id = :job_id AND state = 'leased' AND lease_no = :lease_no
+
+-- name: open_attempts_under
+SELECT uid, job_id, idempotency_key, recall_hold_ms,
+  (SELECT j.due_ms FROM job j WHERE j.id = attempt.job_id) AS due_ms
+FROM attempt WHERE job_id = :job_id AND lease_no = :lease_no AND outcome IS NULL
+
+-- name: inherit_leases
+UPDATE job SET lease_owner = :heir WHERE id IN {list ids} AND state = 'leased' AND lease_owner = :old
+
+-- name: inherit_attempts
+UPDATE attempt SET owner = :heir WHERE owner = :old AND outcome IS NULL
+
+-- name: inherit_listening
+UPDATE attempt SET listener = :heir WHERE listener = :old
+
 -- name: open_attempts_by
-SELECT uid, job_id, idempotency_key FROM attempt WHERE owner = :owner AND outcome IS NULL ORDER BY seq
+SELECT uid, job_id, idempotency_key, recall_hold_ms,
+  (SELECT j.due_ms FROM job j WHERE j.id = attempt.job_id) AS due_ms
+FROM attempt WHERE owner = :owner AND outcome IS NULL ORDER BY seq
 
 -- name: listened_by
-SELECT uid, idempotency_key FROM attempt WHERE listener = :owner ORDER BY seq
+SELECT uid, idempotency_key, hold_until_ms, recall_hold_ms FROM attempt WHERE listener = :owner ORDER BY seq
 
--- name: holds_run_out
-SELECT uid, idempotency_key FROM attempt WHERE listener = :owner AND hold_until_ms <= :now_ms ORDER BY seq
+-- name: own_holds
+-- How long each is, by one reading of one clock: whoever began it wrote both times at once.
+SELECT uid, hold_until_ms - ended_ms AS hold_ms FROM attempt WHERE listener = :owner ORDER BY seq
 
 -- ----------------------------------------------------------------------------------------------- what persons do
 
@@ -316,10 +392,13 @@ SELECT count(*) AS n FROM request WHERE job_id = :job_id AND disposition = 'new'
 UPDATE request SET job_id = :to_job, disposition = CASE disposition WHEN 'new' THEN 'joined' ELSE disposition END
 WHERE job_id = :from_job
 
--- name: decide_undecided
--- A person who asks again has decided: what is still unknown may be paid for a second time, at an unknown cost.
-UPDATE attempt SET resolution = 'same', listener = NULL, posted = 0
-WHERE idempotency_key = :idempotency_key AND outcome = 'ambiguous' AND resolution IS NULL
+-- name: last_pin
+-- The newest call after which a job was pinned to the next lane, of those that its routing still reads.
+SELECT t.seq FROM job j JOIN attempt t ON t.idempotency_key = j.idempotency_key AND t.seq > j.floor_seq
+WHERE j.id = :job_id AND t.outcome = 'ambiguous' AND t.resolution = 'pin' ORDER BY t.seq DESC LIMIT 1
+
+-- name: unpin_job
+UPDATE job SET floor_seq = :floor_seq, next_lane = '' WHERE id = :job_id
 
 -- name: renew_budget
 UPDATE job SET attempts_granted = attempts_granted + :granted, leases_lost = 0, floor_seq = :floor_seq,
@@ -343,6 +422,17 @@ DELETE FROM lane_state WHERE lane = :lane
 
 -- name: lane_states
 SELECT lane, closed_until_ms, reason, closed_by, since_ms FROM lane_state ORDER BY lane
+
+-- name: stops
+SELECT scope, lane, since_ms, origin FROM stop ORDER BY scope, lane
+
+-- name: begin_stop
+INSERT INTO stop (scope, lane, since_ms, origin) VALUES (:scope, :lane, :since_ms, :origin)
+ON CONFLICT (scope, lane) DO NOTHING
+RETURNING scope
+
+-- name: end_stop
+DELETE FROM stop WHERE scope = :scope AND lane = :lane
 
 -- ----------------------------------------------------------------------------------------------------------- feed
 

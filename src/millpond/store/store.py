@@ -13,18 +13,19 @@ from millpond.db.database import Database, Transaction
 from millpond.db.migrations import read_folder
 from millpond.db.sqlite import SqliteDatabase
 from millpond.db.statements import load
-from millpond.rules.effects import Ending, Instead, Recorded, Then
+from millpond.rules.effects import Charge, Ending, EvidenceBy, Instead, Recorded, Then
 from millpond.rules.errors import KeyConflict, LeaseLost
 from millpond.rules.job import Lease, OwnerRow, Receipt
 from millpond.rules.price import Cost
-from millpond.store import lanes, ledger, persons, settle
+from millpond.rules.stops import Stops, Wanted
+from millpond.store import accounts, asking, deciding, lanes, ledger, persons, settle, stops
 from millpond.store import lease as leasing
 from millpond.store import reclaim as owners
 from millpond.store.enqueue import CHUNK_REQUESTS, Asked, enqueue, open_submission
 from millpond.store.moves import Fence
 from millpond.store.reader import Reader
 from millpond.store.reclaim import Reclaimed
-from millpond.store.settle import Settled
+from millpond.store.settle import Bill, Settled, unpriced
 
 T = TypeVar("T")
 
@@ -57,8 +58,10 @@ class Store(Reader):
 
     def __init__(self, db: Database, now_ms: Callable[[], int]) -> None:
         super().__init__(db, now_ms)
-        if db.read(lambda tx: tx.one("meta", name=QUEUE_UUID)) is None:  # looking at a queue needs no write lock
-            db.write(lambda tx: tx.all("set_meta_once", name=QUEUE_UUID, value=uuid4().hex), full=False)
+        if (row := db.read(_named)) is None:  # looking at a queue needs no write lock
+            db.write(lambda tx: tx.all("set_meta_once", name=QUEUE_UUID, value=uuid4().hex))
+            row = db.read(_named)
+        self.uuid: str = row.value
 
     # --- the door ---------------------------------------------------------------------------------------------------
 
@@ -136,6 +139,7 @@ class Store(Reader):
         route: leasing.NextLane | None = None,
         registry: Mapping[str, Any] | None = None,
         serial: Collection[str] = (),
+        free_lanes: Collection[str] = (),
     ) -> list[Lease]:
         """Lease what ranks first: `limit` in all, `room[lane]` of a lane. Raises LeaseLost for a dead owner."""
         return self.db.write(
@@ -150,25 +154,49 @@ class Store(Reader):
                 route=route,
                 registry=registry,
                 serial=serial,
+                free_lanes=free_lanes,
             ),
             full=False,
         ).leases
 
-    def record(self, lease: Lease, uid: str, lane: str, tier: str = "free") -> Recorded | Instead:
+    def record(
+        self,
+        lease: Lease,
+        uid: str,
+        lane: str,
+        tier: str = "free",
+        free_lanes: Collection[str] = (),
+        *,
+        recall_hold_ms: int | None = None,
+    ) -> Recorded | Instead:
         """Write the ledger row before the call. Instead: send nothing, the job was moved. Raises LeaseLost."""
-        return self.db.write(partial(ledger.record, lease=lease, uid=uid, lane=lane, tier=tier, now_ms=self.now_ms()))
+        verb = partial(ledger.record, lease=lease, uid=uid, lane=lane, tier=tier, free_lanes=free_lanes)
+        return self.db.write(partial(verb, recall_hold_ms=recall_hold_ms, now_ms=self.now_ms()))
 
-    def settle(self, uid: str, ending: Ending, then: Then, *, lane: str, lease: Lease | None) -> Settled:
+    def settle(
+        self, uid: str, ending: Ending, then: Then, *, lane: str, lease: Lease | None, how: EvidenceBy = "late"
+    ) -> Settled:
         """End an attempt on evidence; see `settle.settle`."""
         job = fence(lease) if lease is not None else None
         return self.db.write(
-            partial(settle.settle, uid=uid, ending=ending, then=then, lane=lane, job=job, now_ms=self.now_ms())
+            partial(settle.settle, uid=uid, ending=ending, then=then, lane=lane, job=job, how=how, now_ms=self.now_ms())
         )
 
-    def settle_late(self, uid: str, ending: Ending, then: Then, *, lane: str, job: Fence | None) -> Settled | None:
+    def settle_late(
+        self, uid: str, ending: Ending, then: Then, *, lane: str, job: Fence | None, how: EvidenceBy = "late"
+    ) -> Settled | None:
         """Write an end that was kept elsewhere, unless it is written; see `settle.settle_late`."""
         return self.db.write(
-            partial(settle.settle_late, uid=uid, ending=ending, then=then, lane=lane, job=job, now_ms=self.now_ms())
+            partial(
+                settle.settle_late,
+                uid=uid,
+                ending=ending,
+                then=then,
+                lane=lane,
+                job=job,
+                how=how,
+                now_ms=self.now_ms(),
+            )
         )
 
     def detach(self, uid: str, lease: Lease, hold_ms: int) -> bool:
@@ -179,9 +207,9 @@ class Store(Reader):
         """End a hold whose listener's own clock has run out."""
         self.db.write(partial(settle.stop_listening, uid=uid, now_ms=self.now_ms()))
 
-    def resolve(self, uid: str, choice: str, *, worst: Cost | None = None, certain: bool = False) -> None:
-        """Decide an ambiguous attempt, booking its worst case as an estimate."""
-        self.db.write(
+    def resolve(self, uid: str, choice: str, *, worst: Cost | None = None, certain: bool = False) -> Charge | None:
+        """Decide an ambiguous attempt, booking its worst case as an estimate. What is to be posted of it."""
+        return self.db.write(
             partial(settle.resolve, uid=uid, choice=choice, worst=worst, certain=certain, now_ms=self.now_ms())
         )
 
@@ -191,6 +219,20 @@ class Store(Reader):
             partial(settle.give, job=fence(lease), then=then, now_ms=self.now_ms()), full=then.move == "fail"
         ):
             raise LeaseLost(ledger.lost(lease))
+
+    # --- what the spend book must know ------------------------------------------------------------------------------
+
+    def unposted(self, after: int, limit: int) -> tuple[list[Charge], int]:
+        """A page of charges that the spend book may not have, and the cursor to go on from."""
+        return self.db.read(partial(accounts.unposted, after=after, limit=limit))
+
+    def mark_posted(self, charges: Iterable[Charge]) -> None:
+        """Mark charges as posted that are still what the ledger says. If that is lost, they are posted once more."""
+        _all_done(self.db.write_all([partial(accounts.mark_posted, charge=one) for one in charges], full=False))
+
+    def never_recorded(self, owners: Mapping[str, str]) -> list[str]:
+        """Those of some attempts (uid -> its owner) whose owner is dead and never recorded them."""
+        return self.db.read(partial(accounts.never_recorded, owners=owners))
 
     # --- owners -----------------------------------------------------------------------------------------------------
 
@@ -208,15 +250,36 @@ class Store(Reader):
             partial(owners.reclaim, owner=owner, max_leases_lost=max_leases_lost, died=died, now_ms=now_ms)
         )
 
-    def end_own_holds(self, owner: str) -> int:
-        """End the holds of an owner's calls that have run out; the calls themselves go on. Returns how many.
+    def lapse(self, job_id: int, lease_no: int, *, max_leases_lost: int = 10) -> Reclaimed:
+        """Take back one lease of this process that nobody renewed."""
+        return self.db.write(
+            partial(
+                owners.lapse, job_id=job_id, lease_no=lease_no, max_leases_lost=max_leases_lost, now_ms=self.now_ms()
+            )
+        )
 
-        Asked of a reader first: an idle owner that asks every second takes no write lock for it.
-        """
-        now_ms = self.now_ms()
-        if not self.db.read(lambda tx: tx.all("holds_run_out", owner=owner, now_ms=now_ms)):
-            return 0
-        return self.db.write(partial(owners.end_own_holds, owner=owner, now_ms=self.now_ms()))
+    def succeed(self, old: str, heir: OwnerRow) -> bool:
+        """Take a new name. False: the old one had been given up, and what it held is others' now."""
+        return self.db.write(partial(owners.succeed, old=old, heir=heir, now_ms=self.now_ms()), full=False)
+
+    # --- what is unknown --------------------------------------------------------------------------------------------
+
+    def ask_again(self, next_ms: Mapping[str, int]) -> set[str]:
+        """Say of calls when they are asked for the next time; those that are to be asked for now."""
+        return self.db.write(partial(asking.ask_again, next_ms=next_ms, now_ms=self.now_ms()), full=False)
+
+    def forget(self, uid: str, bill: Bill = unpriced) -> bool:
+        """Decide a call whose hold is over and for which nobody waits. Whether it was decided."""
+        return self.db.write(partial(asking.forget, uid=uid, bill=bill, now_ms=self.now_ms()))
+
+    def decide(self, job_id: int, choice: deciding.Choice, *, bill: Bill = unpriced) -> persons.Moved:
+        """A person's word on what is unknown of a job. See `deciding.decide`."""
+        return self.db.write(partial(deciding.decide, job_id=job_id, choice=choice, bill=bill, now_ms=self.now_ms()))
+
+    def unpin(self, job_ids: Iterable[int]) -> list[persons.Moved]:
+        """Route pinned jobs from their first lane again, in one commit. Raises as `cancel`."""
+        verb = partial(deciding.unpin, now_ms=self.now_ms())
+        return _all_done(self.db.write_all([partial(verb, job_id=id_) for id_ in job_ids]))
 
     # --- persons ----------------------------------------------------------------------------------------------------
 
@@ -230,10 +293,16 @@ class Store(Reader):
         return _all_done(self.db.write_all([partial(verb, job_id=id_, hold_ms=ms) for id_, ms in holds]))
 
     def retry(
-        self, job_ids: Iterable[int], *, granted: int = 0, lane: str | None = None, submissions: persons.Whose = None
+        self,
+        job_ids: Iterable[int],
+        *,
+        granted: int = 0,
+        lane: str | None = None,
+        submissions: persons.Whose = None,
+        bill: Bill = unpriced,
     ) -> list[persons.Moved]:
         """Ask again for jobs in one commit, for everyone or for some submissions. Raises as `cancel`."""
-        verb = partial(persons.retry, whose=submissions, granted=granted, lane=lane, now_ms=self.now_ms())
+        verb = partial(persons.retry, whose=submissions, granted=granted, lane=lane, bill=bill, now_ms=self.now_ms())
         return _all_done(self.db.write_all([partial(verb, job_id=id_) for id_ in job_ids]))
 
     # --- lanes ------------------------------------------------------------------------------------------------------
@@ -242,9 +311,21 @@ class Store(Reader):
         """Open a lane, whoever closed it."""
         self.db.write(partial(lanes.open_lane, lane=lane))
 
+    def stop(self, wanted: Iterable[Wanted], *, origin: str) -> Stops:
+        """Let nothing more be leased or recorded on these lanes until a person says so."""
+        return self.db.write(partial(stops.stop, wanted=list(wanted), origin=origin, now_ms=self.now_ms()))
 
-def _all_done(outcomes: Iterable[persons.Moved | Exception]) -> list[persons.Moved]:
-    done: list[persons.Moved] = []
+    def resume(self, wanted: Iterable[Wanted], *, origin: str) -> Stops:
+        """End stops; `all` ends every one."""
+        return self.db.write(partial(stops.resume, wanted=list(wanted), origin=origin, now_ms=self.now_ms()))
+
+
+def _named(tx: Transaction) -> Any:
+    return tx.one("meta", name=QUEUE_UUID)
+
+
+def _all_done(outcomes: Iterable[T | Exception]) -> list[T]:
+    done: list[T] = []
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from millpond.rules.lifecycle import LIVE
+from millpond.spend.book import SpendBook
 from millpond.store.store import Store
 
 
@@ -30,3 +31,30 @@ def check_promises(store: Store) -> None:
     assert hanging == handed_in, f"{handed_in} requests were accepted, {hanging} hang on jobs that exist"
     seqs = [int(event.cursor) for event in store.events(0, 100_000)]
     assert seqs == sorted(set(seqs)), "events are out of order"
+
+
+def check_book(store: Store, book: SpendBook) -> None:
+    """At rest, the spend book says what the ledger says. AssertionError says where they differ.
+
+    Each attempt that has ended, or was decided, has one charge, equal to its cost, an estimate as long as its end is
+    unknown. Each that is open or undecided has its reservation and no charge. Nothing else of this queue is reserved.
+    """
+    reserved = dict[str, str]()
+    while page := book.reservations(max(reserved, default=""), 1_000):
+        reserved.update(page)
+    sums: Counter[str] = Counter()
+    for row in store.attempts():
+        charge = book.charge(row.uid)
+        if row.outcome is None or (row.outcome == "ambiguous" and row.resolution is None):
+            assert charge is None, f"attempt {row.uid} is undecided and charged: {charge}"
+            assert reserved.pop(row.uid, None) is not None, f"attempt {row.uid} is undecided and not reserved"
+            continue
+        assert charge is not None, f"attempt {row.uid} ({row.outcome}, {row.resolution}) is not charged"
+        said = (row.lane, row.started_ms, row.cost, row.outcome == "ambiguous")
+        found = (charge.lane, charge.at_ms, charge.usd, charge.is_estimate)
+        assert found == said, f"attempt {row.uid}: the ledger says {said}, the book {found}"
+        sums[row.lane] += 1
+    assert reserved == {}, f"reserved for nothing: {reserved}"
+    spent = book.spent(0)
+    for lane, charges in sums.items():  # other queues may have charged more
+        assert spent[lane].charges >= charges, f"the book adds up {spent[lane].charges} charges of {lane}: {charges}"

@@ -89,7 +89,9 @@ class Model:
         return attempt.outcome is None or (attempt.undecided and attempt.listener is not None)
 
     def wake(self, key: str, pause_until: int | None = None) -> None:
-        if (job := self.live(key)) and job.why == "held" and not self.blocked(key):
+        unknown = any(it.key == key and it.undecided for it in self.attempts.values())
+        wakes = ("held",) if unknown else ("held", "asked")
+        if (job := self.live(key)) and job.why in wakes and not self.blocked(key):
             job.go("ready") if pause_until is None else job.go("waiting", "backoff", pause_until)
 
     def lost(self, job_id: int, lease_no: int, owner: str) -> bool:
@@ -254,11 +256,14 @@ class Model:
             return
         self.dead.add(owner)
         sent = {t.job for t in self.attempts.values() if t.owner == owner and t.outcome is None}
+        touched: set[str] = set()
         for it in self.attempts.values():
             if it.owner == owner and it.outcome is None:
                 self.lose_sight(it, None)
+                touched.add(it.key)
             if it.listener == owner:
                 it.listener = None
+                touched.add(it.key)
         for id_, job in self.jobs.items():
             if job.state == "leased" and job.owner == owner:
                 job.lost += id_ not in sent
@@ -266,5 +271,5 @@ class Model:
                     job.go("waiting", "held")
                 else:
                     job.go("failed" if id_ not in sent and job.lost >= MAX_LEASES_LOST else "ready")
-        for key in {job.key for job in self.jobs.values()}:
+        for key in touched:
             self.wake(key)

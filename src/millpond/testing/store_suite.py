@@ -6,12 +6,26 @@ from collections.abc import Callable
 
 from millpond.testing.cases import cases_of, refuse_without_assertions, run_all
 from millpond.testing.promises import check_promises
-from millpond.testing.store_cases import accept, ambiguous, door, fence, leasing, looking, persons, reclaim
+from millpond.testing.store_cases import (
+    accept,
+    ambiguous,
+    door,
+    fence,
+    leasing,
+    looking,
+    persons,
+    recall,
+    reclaim,
+    stopping,
+    succession,
+)
 from millpond.testing.store_scene import MakeStore, Scene
 
 Case = Callable[[Scene], None]
 
-STORE_CASES: tuple[tuple[str, Case], ...] = cases_of(door, leasing, fence, accept, ambiguous, reclaim, persons, looking)
+STORE_CASES: tuple[tuple[str, Case], ...] = cases_of(
+    door, leasing, fence, accept, ambiguous, recall, reclaim, succession, stopping, persons, looking
+)  # fmt: skip
 """Name and function of every case; a function takes a Scene and asserts."""
 
 

@@ -15,7 +15,7 @@ import click
 
 from millpond.faces.cli import terminal
 from millpond.faces.cli.given import Given, pass_given, shared
-from millpond.faces.cli.signals import exit_code_of
+from millpond.faces.cli.signals import Signals, exit_code_of
 from millpond.rules.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,9 +50,11 @@ def demo(ctx: click.Context, given: Given, seed: int) -> None:
     """
     from millpond.engine.drain import Until
     from millpond.faces.cli.drain import run, tell_summary
+    from millpond.faces.cli.progress import Progress
 
     home = _home(given)
     with ExitStack() as stack:
+        signals = stack.enter_context(Signals())
         free, paid = (stack.enter_context(lane) for lane in _servers(seed))
         policy = _policy(free.base_url, paid.base_url)
         queue = stack.enter_context(_queue(home, policy))
@@ -62,15 +64,17 @@ def demo(ctx: click.Context, given: Given, seed: int) -> None:
         receipts = queue.enqueue_many(_questions(seed), submission="demo", source="demo")
         new = sum(receipt.disposition == "new" for receipt in receipts)
         terminal.warn(f"enqueued {len(receipts)} requests: {new} new, {len(receipts) - new} joined")
-        summary, signals = run(queue, policy, None, Until(until_empty=True), as_json=given.json, every=EVENTS_A_LINE)
+        until = Until(until_empty=True)
+        progress = Progress(queue, to_stderr=given.json, every=EVENTS_A_LINE)
+        summary = run(queue, policy, None, until, signals, progress)
         rows = sum(1 for _ in queue.ledger())
         seen = free.accepted() + paid.accepted()
         counts = queue.counts()
     tell_summary(Given(home=str(home), json=given.json), summary) if given.json else terminal.say(summary.in_words())
     same = "the same" if rows == seen else "NOT THE SAME: please report it"
     terminal.warn(f"the ledger has {rows} rows, the lanes counted {seen} requests: {same}")
-    if signals:
-        ctx.exit(exit_code_of(signals[0]))
+    if signals.ending:
+        ctx.exit(exit_code_of(signals.ending[0]))
     if not given.json:
         at = Given(home=str(home))
         ahead = ("status", "results demo -o answers.csv", f"explain {_worth_explaining(home, policy)}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,9 +14,10 @@ import click
 
 from millpond.faces.cli import terminal
 from millpond.faces.cli.completion import lane_lists
+from millpond.faces.cli.failing import BROKEN_PIPE
 from millpond.faces.cli.given import Given, pass_given, shared
 from millpond.faces.cli.seconds import Seconds
-from millpond.faces.cli.signals import exit_code_of, hear, leave_now
+from millpond.faces.cli.signals import Signals, exit_code_of, leave_now
 from millpond.rules.errors import LockHeld, UsageError
 
 if TYPE_CHECKING:
@@ -64,13 +67,15 @@ def drain(
     """Work the queue off. Ends when nothing is ready, in flight or due within idle_exit_s.
 
     Ctrl-C once: no new call, those in flight may end within the grace. Twice: they are given up, and what became of
-    them is unknown. One process drains a queue; a second one exits 75. Events and summary go to stdout; with --json
-    stdout has the summary alone, as JSON (money in USD, unknown is null), and events go to stderr.
+    them is unknown. SIGTERM and SIGHUP do the same; a daemon goes on after a SIGHUP. One process drains a queue; a
+    second one exits 75. Events and summary go to stdout; with --json stdout has the summary alone, as JSON (money in
+    USD, unknown is null), and events go to stderr.
     """
     if until_empty and daemon:
         raise UsageError("found --until-empty and --daemon, wanted at most one of the two")
     from millpond.engine.drain import Until
     from millpond.engine.draining import not_drained
+    from millpond.faces.cli.progress import Progress
     from millpond.lanes.given import choose_lanes
     from millpond.report.left import why_left
 
@@ -81,52 +86,49 @@ def drain(
     _, chosen = choose_lanes(policy, names)  # what cannot be drained with is refused before a home is made
     if given.settings.unread:
         terminal.warn(f"not read by this version, and without effect: {', '.join(given.settings.unread)}")
-    with given.open() as queue:
-        until = Until(until_empty=until_empty, daemon=daemon, max_jobs=max_jobs, max_iters=max_iters)
-        try:
-            summary, signals = run(queue, policy, names, until, as_json=given.json)
-        except LockHeld as held:
-            if given.json:
-                terminal.say_json(not_drained(queue.store, held), indent=2)
-            raise
-        left = []
-        if not given.json:
-            is_cut_short = summary.reason in ("signal", "max_jobs", "max_iters")
-            left = list(why_left(queue.store, policy, chosen, given.command, is_cut_short=is_cut_short))
-        tell_summary(given, summary, left)
-    if signals:  # a handler's thread that cannot be stopped must not keep us until it returns
-        leave_now(exit_code_of(signals[0]))
+    until = Until(until_empty=until_empty, daemon=daemon, max_jobs=max_jobs, max_iters=max_iters)
+    with Signals(passing=[signal.SIGHUP] if daemon else ()) as signals:
+        with given.open() as queue:
+            try:
+                progress = Progress(queue, to_stderr=given.json, is_of_a_daemon=daemon)
+                summary = run(queue, policy, names, until, signals, progress)
+            except LockHeld as held:
+                if given.json:
+                    terminal.say_json(not_drained(queue.store, held), indent=2)
+                raise
+            left = []
+            if not given.json:
+                is_cut_short = summary.reason in ("signal", "max_jobs", "max_iters")
+                left = list(why_left(queue.store, policy, chosen, given.command, is_cut_short=is_cut_short))
+        with suppress(OSError) if signals.ending else nullcontext():  # the terminal may have gone with the signal
+            tell_summary(given, summary, left)
+        if signals.ending:  # a handler's thread that cannot be stopped must not keep us until it returns
+            leave_now(exit_code_of(signals.ending[0]))
+    ctx.exit(BROKEN_PIPE if progress.is_unread and not daemon else 0)
 
 
-def run(
-    queue: Queue, policy: Policy, lanes: Lanes, until: Until, *, as_json: bool = False, every: int = 1
-) -> tuple[Summary, list[int]]:
-    """Drain with progress: a live screen on a terminal, else a line for each `every`-th event.
-
-    Returns the signals that came, too. Raises LockHeld.
-    """
-    from millpond.faces.cli.progress import Progress
-
-    progress = Progress(queue, to_stderr=as_json, every=every)
+def run(queue: Queue, policy: Policy, lanes: Lanes, until: Until, signals: Signals, progress: Progress) -> Summary:
+    """Drain, told of by `progress` and stopped by `signals`. Raises LockHeld."""
     with queue.draining(policy, lanes=lanes, tell=progress.tell) as drainer:
-        return asyncio.run(_run(drainer, until, progress, f"{queue.home}  pid {os.getpid()}"))
+        return asyncio.run(_run(drainer, until, progress, signals, f"{queue.home}  pid {os.getpid()}"))
 
 
-async def _run(drainer: Drainer, until: Until, progress: Progress, title: str) -> tuple[Summary, list[int]]:
-    caught: list[int] = []
+async def _run(drainer: Drainer, until: Until, progress: Progress, signals: Signals, title: str) -> Summary:
+    heeded: list[int] = []
 
-    def on_signal(number: int) -> None:
-        caught.append(number)
+    def heed(number: int) -> None:
+        if number not in signals.ending:
+            progress.note("hung up: goes on; settings are not read again, for that end it and start it anew")
+            return
+        heeded.append(number)
         drainer.stop()
-        if len(caught) == 1:
+        if len(heeded) == 1:
             progress.note(f"stopping: {drainer.tab.in_flight} in flight may finish; once more gives them up")
-        elif len(caught) == 2:
+        elif len(heeded) == 2:
             progress.note("giving up what is in flight")
 
-    hear(on_signal)  # before the first line is shown: whoever reads it may send a signal
-    with progress.of(drainer, title):
-        summary = await drainer.run(until)
-    return summary, caught
+    with signals.told(heed), progress.of(drainer, title):  # before the first line is shown: who reads it may send one
+        return await drainer.run(until)
 
 
 def tell_summary(given: Given, summary: Summary, left: Sequence[str] = ()) -> None:
@@ -139,6 +141,7 @@ def tell_summary(given: Given, summary: Summary, left: Sequence[str] = ()) -> No
         terminal.say(f"why left: {line}")
     ahead = ["results -o out.jsonl"] if summary.done else []
     ahead += ["results --failed"] if summary.failed else []
+    ahead += ["resume"] if summary.reason == "stopped" else []
     ahead += ["status"] if summary.ready or summary.waiting else []
     ahead += ["report"] if summary.paid_twice or summary.unpriced else []
     if ahead:

@@ -27,8 +27,9 @@ class Guarded(click.Group):
             code = super().main(args, prog_name, **extra)
             sys.stdout.flush()
         except BrokenPipeError:
-            # Whoever read us has left; what is still buffered must not be tried again at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            from millpond.faces.cli import terminal
+
+            terminal.discard(sys.stdout)
             sys.exit(BROKEN_PIPE)
         except BaseException as problem:
             if os.environ.get(COMPLETE):

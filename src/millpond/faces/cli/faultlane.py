@@ -11,7 +11,7 @@ import click
 from millpond.faces.cli import terminal
 from millpond.faces.cli.given import Given, pass_given, shared
 from millpond.faces.cli.seconds import Seconds
-from millpond.faces.cli.signals import exit_code_of, hear
+from millpond.faces.cli.signals import Signals, exit_code_of
 
 if TYPE_CHECKING:
     from millpond.drill.faultlane import FaultLane
@@ -30,6 +30,14 @@ if TYPE_CHECKING:
     "--latency-s", type=Seconds(), metavar="S", default=0.0, show_default=True, help="How long an answer takes."
 )
 @click.option("--hang-s", type=Seconds(), metavar="S", default=3600.0, show_default=True, help="How long `hang` lasts.")
+@click.option(
+    "--settling-s",
+    type=Seconds(),
+    metavar="S",
+    default=0.0,
+    show_default=True,
+    help="How long until a stored answer is listed.",
+)
 @click.option("--retry-after", metavar="TEXT", help="The raw Retry-After of `429` and `503_proof`; 1 if not said.")
 @shared()
 @pass_given
@@ -45,6 +53,7 @@ def faultlane(
     slow_s: float,
     latency_s: float,
     hang_s: float,
+    settling_s: float,
     retry_after: str | None,
 ) -> None:
     """Serve until a signal comes. The first line is the base URL; at the end, what it counted."""
@@ -60,28 +69,28 @@ def faultlane(
         slow_s=slow_s,
         latency_s=latency_s,
         hang_s=hang_s,
+        settling_s=settling_s,
         retry_after=retry_after,
     )
-    signal = asyncio.run(_serve(lane, given))
+    with Signals() as signals:
+        asyncio.run(_serve(lane, given, signals))
     if given.json:
         terminal.say_json(lane.summary())
     else:
         counted = lane.summary()
         faults = " ".join(f"{name}={n:,}" for name, n in counted["by_fault"].items())
         terminal.say(f"accepted {counted['posts']:,} · completed {counted['completed']:,} · {faults}".rstrip(" ·"))
-    ctx.exit(exit_code_of(signal))
+    ctx.exit(exit_code_of(signals.ending[0]))
 
 
-async def _serve(lane: FaultLane, given: Given) -> int:
+async def _serve(lane: FaultLane, given: Given, signals: Signals) -> None:
     serving = asyncio.create_task(lane.serve_forever(lambda url: _announce(url, given)))
-    caught: list[int] = []
-    hear(lambda number: (caught.append(number), serving.cancel()))
-    try:
-        await serving
-    except asyncio.CancelledError:
-        if not caught:
-            raise
-    return caught[0]
+    with signals.told(lambda _: serving.cancel()):
+        try:
+            await serving
+        except asyncio.CancelledError:
+            if not signals.ending:
+                raise
 
 
 def _announce(base_url: str, given: Given) -> None:

@@ -1,4 +1,4 @@
-"""What a person does to jobs: `retry` and `cancel`, by ids or by a filter."""
+"""What a person does to jobs: `retry`, `cancel` and `unpin` by ids or by a filter, `decide` one by one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from millpond.rules.errors import UsageError
 
 if TYPE_CHECKING:
     from millpond.rules.job import BulkReport
+    from millpond.store.deciding import Choice
 
 IDS = click.argument("ids", metavar="[ID]...", type=ID, nargs=-1)
 FILTER = click.option(
@@ -79,6 +80,50 @@ def cancel(
             return queue.cancel(which, dry_run=dry_run)
 
         ctx.exit(_act("cancelled", given, verb, ids, filter_words, dry_run=dry_run, yes=yes))
+
+
+@click.command()
+@IDS
+@FILTER
+@DRY_RUN
+@YES
+@shared()
+@pass_given
+@click.pass_context
+def unpin(
+    ctx: click.Context, given: Given, ids: tuple[int, ...], filter_words: str | None, dry_run: bool, yes: bool
+) -> None:
+    """Route jobs from their first lane again that an unknown outcome has pinned to a further one.
+
+    A filter that admits more than one job is tried dry first; --yes then does it.
+    """
+    with given.look() as queue:
+
+        def verb(which: Any, dry_run: bool) -> BulkReport:
+            return queue.unpin(which, dry_run=dry_run)
+
+        ctx.exit(_act("unpinned", given, verb, ids, filter_words, dry_run=dry_run, yes=yes))
+
+
+@click.command()
+@click.argument("job_id", metavar="ID", type=ID)
+@click.argument("choice", type=click.Choice(["pin", "same", "fail"]))
+@shared()
+@pass_given
+def decide(given: Given, job_id: int, choice: Choice) -> None:
+    """Say what follows a call of a job whose outcome is unknown, whether you are asked or it is still held.
+
+    pin: pay again, on the next lane. same: once more on the same lane. fail: do not pay again. A reply that comes all
+    the same is received, and answers whoever asks for the same work.
+    """
+    with given.look() as queue:
+        job = queue.decide(job_id, choice)
+    if given.json:
+        terminal.say_json(job)
+    else:
+        terminal.say(
+            f"job {job.id} is {job.state}" + (f"; next: {given.command('drain')}" if job.state == "ready" else "")
+        )
 
 
 def _act(

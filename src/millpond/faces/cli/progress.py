@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,13 @@ import click
 from millpond.faces.cli import terminal
 from millpond.report.words import usd
 from millpond.rules.lifecycle import pending
+from millpond.rules.stops import stop_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from millpond.engine.drain import Drainer
-    from millpond.engine.perform import Happening
+    from millpond.engine.happening import Happening
     from millpond.queue import Queue
 
 LAST_EVENTS = 6
@@ -28,10 +30,16 @@ EVERY_S = 10.0
 
 
 class Progress:
-    """Tells what happens in a drain. `tell` and `note` may be called from any thread."""
+    """Tells what happens in a drain. `tell` and `note` may be called from any thread.
 
-    def __init__(self, queue: Queue, *, to_stderr: bool = False, every: int = 1) -> None:
+    A drain whose events nobody reads any more is stopped, as by a first signal; a daemon's goes on untold.
+    """
+
+    def __init__(self, queue: Queue, *, to_stderr: bool = False, every: int = 1, is_of_a_daemon: bool = False) -> None:
         """`every` above 1 shows, off a terminal, that share of the events, and a lane's closing once."""
+        self.is_unread = False
+        """Whether whoever read the events has left."""
+        self._is_of_a_daemon = is_of_a_daemon
         self._queue = queue
         self._to_stderr = to_stderr
         self._every = every
@@ -87,11 +95,22 @@ class Progress:
             return
         from rich.live import Live
 
-        with Live(get_renderable=self._screen, refresh_per_second=4, redirect_stdout=False, redirect_stderr=False):
+        live = Live(get_renderable=self._screen, refresh_per_second=4, redirect_stdout=False, redirect_stderr=False)
+        live.start()
+        try:
             yield
+        finally:
+            with suppress(OSError):  # the terminal is gone
+                live.stop()
 
     def _line(self, text: str) -> None:
-        click.echo(terminal.without_secrets(text), err=self._to_stderr)
+        try:
+            click.echo(terminal.without_secrets(text), err=self._to_stderr)
+        except OSError:
+            terminal.discard(sys.stderr if self._to_stderr else sys.stdout)
+            if self._drainer is not None and not self.is_unread and not self._is_of_a_daemon:
+                self._drainer.stop()
+            self.is_unread = True
 
     def _screen(self) -> RenderableType:
         from rich.console import Group
@@ -111,7 +130,8 @@ class Progress:
         bar.add_row(ProgressBar(total=max(total, 1), completed=settled), f"{settled:,}/{total:,}")
         twice = f"paid twice {len(tab.again):,}"
         saved = f"saved by dedup {tab.saved:,} ({usd(tab.saved_usd)})"
-        closed = self._queue.store.closed_lanes()
+        closed, stops = self._queue.store.closed_lanes(), self._queue.store.stops()
+        free_lanes = self._queue.policy.free_lanes
         table = Table(box=None, pad_edge=False, header_style="bold")
         for heading, side in (("lane", "left"), ("slots", "right"), ("ok", "right"), ("ambig", "right"),
                               ("sat", "right"), ("spend", "right"), ("state", "left")):  # fmt: skip
@@ -120,6 +140,7 @@ class Progress:
             policy = self._queue.policy.lanes.get(name)
             width = f"/{policy.width}" if policy else ""
             state = closed[name].closed_by if name in closed else "open"
+            state = "stopped" if stop_of(stops, name, free_lanes) else state
             cells: list[Any] = [name, f"{lane.in_flight}{width}", f"{lane.outcomes['ok']:,}"]
             cells += [f"{lane.outcomes['ambiguous']:,}", f"{lane.outcomes['saturated']:,}", usd(lane.spent), state]
             table.add_row(*(Text(terminal.plain(str(cell))) for cell in cells))

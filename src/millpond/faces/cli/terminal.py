@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -101,6 +102,11 @@ def _forms(secret: str) -> list[str]:
     once = json.dumps(secret, ensure_ascii=False)[1:-1]
     forms = {secret, once, json.dumps(secret)[1:-1], json.dumps(once, ensure_ascii=False)[1:-1]}
     return sorted(forms | {form.replace('"', '""') for form in forms}, key=len, reverse=True)
+
+
+def discard(stream: TextIO) -> None:
+    """Whoever read it has left: from here on what is written there, and what is still buffered, goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def is_terminal(stream: TextIO | None = None) -> bool:

@@ -125,6 +125,8 @@ CREATE TABLE attempt (
   request_id       TEXT,
   model            TEXT,
   hold_until_ms    INTEGER,
+  recall_hold_ms   INTEGER,                       -- how long its key is held for its lane to be asked; NULL: it cannot be
+  ask_ms           INTEGER,                       -- when its lane is asked next; NULL: it is not
   tokens_in        INTEGER,
   tokens_out       INTEGER,
   usage            TEXT,                          -- raw JSON
@@ -135,6 +137,7 @@ CREATE TABLE attempt (
   posted           INTEGER NOT NULL DEFAULT 0 CHECK (posted IN (0, 1)),
   CHECK ((outcome IS NULL) = (ended_ms IS NULL)),
   CHECK (listener IS NULL OR outcome = 'ambiguous'),
+  CHECK (ask_ms IS NULL OR (outcome = 'ambiguous' AND resolution IS NULL AND recall_hold_ms IS NOT NULL)),
   CHECK (artifact_id IS NULL OR outcome = 'ok')
 );
 CREATE UNIQUE INDEX one_open_attempt ON attempt (idempotency_key) WHERE outcome IS NULL;
@@ -142,7 +145,9 @@ CREATE INDEX attempt_key ON attempt (idempotency_key, seq);
 CREATE INDEX attempt_job ON attempt (job_id, seq);
 CREATE INDEX attempt_open_owner ON attempt (owner) WHERE outcome IS NULL;
 CREATE INDEX attempt_listener ON attempt (listener) WHERE listener IS NOT NULL;
+CREATE INDEX attempt_to_ask ON attempt (ask_ms, seq) WHERE ask_ms IS NOT NULL;
 CREATE INDEX attempt_undecided ON attempt (idempotency_key) WHERE outcome = 'ambiguous' AND resolution IS NULL;
+CREATE INDEX attempt_unposted ON attempt (seq) WHERE posted = 0 AND (outcome <> 'ambiguous' OR resolution IS NOT NULL);
 CREATE INDEX attempt_artifact ON attempt (artifact_id) WHERE artifact_id IS NOT NULL;
 
 CREATE TABLE reply (
@@ -169,6 +174,16 @@ CREATE TABLE lane_state (
   reason          TEXT NOT NULL,
   closed_by       TEXT NOT NULL CHECK (closed_by IN ('saturated', 'down', 'person')),
   since_ms        INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- What a person has stopped, until a person resumes it: lease and record read it in their own transaction.
+CREATE TABLE stop (
+  scope    TEXT NOT NULL CHECK (scope IN ('all', 'paid', 'lane')),
+  lane     TEXT NOT NULL,                         -- '' unless the scope is one lane
+  since_ms INTEGER NOT NULL,
+  origin   TEXT NOT NULL,
+  PRIMARY KEY (scope, lane),
+  CHECK ((scope = 'lane') = (lane <> ''))
 ) WITHOUT ROWID;
 
 CREATE TABLE event (

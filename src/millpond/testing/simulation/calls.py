@@ -48,6 +48,17 @@ class Call:
     lane: str
     evidence: Evidence
     ends_ms: int
+    memory: Evidence | None = None
+    """What its lane remembers of it once it has settled; None: no work was done."""
+    listed_ms: int | None = None
+    """From when the lane can tell."""
+
+
+def memory(plan: Plan, seen: Evidence, uid: str, fingerprint: str, rng: random.Random) -> Evidence | None:
+    """What the lane has of a call when it is over: the work may be done though nobody heard of it."""
+    if plan.kind == "lost":
+        return evidence_of(Reply(reply_text(uid, fingerprint), usage=Usage(3, 5))) if rng.random() < 0.6 else None
+    return seen if plan.kind in ("ok", "slow", "late", "empty", "truncated") else None
 
 
 def draw(rng: random.Random, weights: Mapping[Kind, float]) -> Plan:

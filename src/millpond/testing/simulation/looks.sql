@@ -2,15 +2,15 @@
 
 -- name: jobs
 SELECT id, idempotency_key, fingerprint, state, live, wait_reason, not_before_ms, next_lane, lease_no, lease_owner,
-  attempts_made, attempts_granted, leases_lost, floor_seq, requests, artifact_id, settled_by
+  due_ms, attempts_made, attempts_granted, leases_lost, floor_seq, requests, artifact_id, settled_by
 FROM job ORDER BY id
 
 -- name: requests
 SELECT id, submission_id, job_id, disposition, withdrawn_ms FROM request ORDER BY id
 
 -- name: attempts
-SELECT seq, uid, job_id, owner, listener, lane, idempotency_key, fingerprint, outcome, resolution, hold_until_ms,
-  tokens_in, tokens_out, cost, cost_is_estimate, artifact_id
+SELECT seq, uid, job_id, owner, listener, lane, idempotency_key, fingerprint, outcome, resolution, hold_until_ms, ask_ms,
+  tokens_in, tokens_out, cost, cost_is_estimate, posted, artifact_id
 FROM attempt ORDER BY seq
 
 -- name: artifacts

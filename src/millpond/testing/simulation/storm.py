@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import TypeVar
 
-from millpond.rules.policy import AfterHold, Backoff, LanePolicy, Policy
+from millpond.rules.policy import AfterHold, Backoff, Deadlines, LanePolicy, Policy
 from millpond.rules.price import FREE, PriceRule
 from millpond.store.enqueue import Asked
 from millpond.testing.simulation import calls
 from millpond.testing.simulation.drainer import Drainer
 from millpond.testing.simulation.witness import PromiseBroken
-from millpond.testing.simulation.world import Run, World, asked
+from millpond.testing.simulation.world import CHOICES, Run, World, asked
 
 K = TypeVar("K", bound=str)
 
@@ -24,9 +24,13 @@ LEASE_MS = 15_000
 
 SHARES: Mapping[str, float] = {
     "work": 70, "time": 6, "ask": 9, "withdraw": 1, "take_back": 1, "cancel": 2, "retry": 2.5, "decide": 0.5,
-    "replay": 1, "close": 0.2, "open": 0.7, "crash": 1.2, "freeze": 0.8, "fill": 0.6,
+    "replay": 1, "close": 0.2, "open": 0.7, "stop": 0.4, "resume": 1, "crash": 1.2, "freeze": 0.8,
+    "say": 0.5, "unpin": 0.3, "drop": 0.4, "set_clock": 0.4, "fill": 0.9,
 }  # fmt: skip
 """How often each thing is done in the storm, in per cent or so; each seed has its own leanings."""
+
+NEIGHBOURS = 0.3
+"""How many seeds have a second queue on the same spend book."""
 
 LEANINGS = (0.25, 1, 1, 3)
 """By how much a seed does something more or less often than others: rare things meet where both are common."""
@@ -49,6 +53,9 @@ def draw_policy(rng: random.Random) -> Policy:
             after_hold=rng.choices(holds, [5, 4, 2, 1])[0],
             hold_ms={"realtime": rng.choice([0, 6_000]), "batch": rng.choice([8_000, 20_000])},
             max_output_tokens=rng.choice([None, 100]),
+            recall=rng.choice(["none", "store"]),
+            settling_ms=rng.choice([0, 5_000]),
+            deadlines=Deadlines(total_ms=calls.TOTAL_MS),
         )
     return Policy(
         lanes=lanes,
@@ -71,14 +78,29 @@ class Storm:
         kinds = self._lean(calls.WEIGHTS)
         self._keys = self.rng.choice([1, 2, 3, 4])
         self.world = World(seed, policy=policy, rng=self.rng, kinds=kinds, trace=trace)
+        """The one in which the next thing happens."""
+        self.worlds = [self.world]
+        if self.rng.random() < NEIGHBOURS:
+            self.worlds.append(
+                World(seed, policy=draw_policy(self.rng), rng=self.rng, kinds=kinds, trace=trace, beside=self.world)
+            )
 
     def run(self, steps: int = STEPS) -> Run:
         """The storm, then the calm."""
         for _ in range(steps):
+            [self.world] = self.rng.choices(self.worlds, [3, 1][: len(self.worlds)])
             self.world.history.steps += 1
             self._step()
-        self.world.calm()
+        for world in self.worlds:
+            world.calm()
+        for world in self.worlds:
+            world.check_end()
         return self.world.history
+
+    def close(self) -> None:
+        """Close all queues and remove their folders."""
+        for world in self.worlds:
+            world.close()
 
     def _step(self) -> None:
         rng, world, seen = self.rng, self.world, self.world.witness.seen
@@ -92,13 +114,24 @@ class Storm:
             case "crash":
                 world.crash(rng.choice(world.drainers))
             case "freeze" if awake:
-                world.freeze(rng.choice(awake), rng.choice([3_000, 20_000, 50_000]))
+                for_ms, beat_age_ms = rng.choice([3_000, 12_000, 20_000, 50_000]), rng.choice([0, LEASE_MS // 3])
+                world.freeze(rng.choice(awake), for_ms, beat_age_ms)
             case "fill":
                 world.fill(rng.choice([2_000, 9_000]))
+            case "drop" if flying := [
+                (one, flight) for one in awake for flight in one.flights if flight.may_be_dropped
+            ]:
+                world.drop(*rng.choice(flying))
+            case "set_clock":
+                world.set_clock(rng.choice(world.drainers), rng.choice([-3_600_000, -9_000, 9_000, 3_600_000]))
             case "close":
                 world.close_lane(rng.choice(list(world.policy.lanes)), rng.choice([None, world.clock() + 9_000]))
             case "open":
                 world.open_lanes()
+            case "stop":
+                world.stop(rng.choice(["all", "paid", [rng.choice(list(world.policy.lanes))]]))
+            case "resume":
+                world.resume(rng.choice(["all", "all", "paid", [rng.choice(list(world.policy.lanes))]]))
             case _ if what == "ask" or not seen.jobs:
                 self._ask()
             case "withdraw":
@@ -111,6 +144,10 @@ class Storm:
                 world.retry(self._draw_job("failed", "cancelled"), rng.choice([None, None, *world.policy.lanes]))
             case "decide":
                 world.decide()
+            case "say":
+                world.say(self._draw_job("waiting"), rng.choice(CHOICES))
+            case "unpin":
+                world.unpin(self._draw_job("ready", "waiting"))
             case _:
                 if ended := self._ended():
                     world.replay(rng.choice(ended))
@@ -121,7 +158,9 @@ class Storm:
         chosen = self.rng.random()
         if chosen < 0.1:
             self.world.tend(drainer)
-        elif chosen > 0.35 and able:
+        elif chosen < 0.14:
+            self.world.keep_book()
+        elif chosen > 0.39 and able:
             self.world.fly(self.rng.choice(able))
         elif not self.world.lease(drainer, self.rng.choice([1, 2, 4])):
             if able:
@@ -133,9 +172,9 @@ class Storm:
     def _wait_a_little(self) -> None:
         """Let time pass: much of it only where nobody is about to do something, as awake processes are quick."""
         world = self.world
-        flights = [flight for drainer in world.drainers if drainer.is_awake() for flight in drainer.flights]
-        is_busy = any(flight.can_go(world.clock()) for flight in flights)
-        next_ms = None if is_busy else world.next_ms()
+        drainers = [drainer for world in self.worlds for drainer in world.drainers if drainer.is_awake()]
+        is_busy = any(flight.can_go(world.clock()) for drainer in drainers for flight in drainer.flights)
+        next_ms = None if is_busy else min(filter(None, (world.next_ms() for world in self.worlds)), default=None)
         if is_busy:
             world.pass_time(self.rng.choice([50, 500]))
         elif next_ms is None or self.rng.random() < 0.3:
@@ -201,4 +240,4 @@ def simulate(seed: int, *, steps: int = STEPS, trace: bool = False) -> Run:
             raise
         raise problem from broken
     finally:
-        storm.world.close()
+        storm.close()

@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millpond.db.database import Database, Transaction
-from millpond.rules.effects import Ending
+from millpond.rules.effects import Ending, Heard
+from millpond.rules.evidence import Absent, Unknown
 from millpond.rules.job import Lease, Usage
 from millpond.rules.lifecycle import LIVE
 from millpond.rules.policy import Policy
 from millpond.rules.price import PriceRule
+from millpond.rules.router import hold_ms
+from millpond.rules.stops import Wanted
+from millpond.rules.times import MAX_MS
 from millpond.store.persons import Whose
 from millpond.testing.simulation.calls import Call, reply_text
 
@@ -100,10 +104,19 @@ class Witness:
         """The attempt whose good reply must be in force after this step."""
         self.kept: dict[str, Ending] = {}
         """Attempt uid -> its end, which somebody has and the queue did not take yet."""
+        self._left: set[str] = set()
+        """Those of them that were kept while their owner was not given up: whoever does that writes them first."""
+        self._asked_ms: dict[str, int] = {}
+        self._recallable_ms: dict[str, int] = {}
+        """Attempt uid -> until when at least its key is held for its lane to be asked, by the policy alone."""
+        self.suspects: set[str] = set()
+        """Names whose beats stood still for a lease: others may give them up at any time from then on."""
         self._delivered: set[str] = set()
         self._held_until: dict[str, int] = {}
         self._retired: dict[str, int] = {}
         self._accepted: set[str] = set()
+        self.stopped: set[Wanted] = set()
+        """What a person has stopped, and nobody has resumed."""
         self.seen = look(db)
 
     # --- what happens is told here ----------------------------------------------------------------------------------
@@ -122,30 +135,57 @@ class Witness:
         for one in request_ids:
             self.asks[one].withdrawn = withdrawn
 
-    def recorded(self, uid: str, lease: Lease, now_ms: int) -> None:
+    def leased(self, lease: Lease) -> None:
+        """A lease was granted: never on a lane that a person has stopped."""
+        if self._is_stopped(lease.lane):
+            raise PromiseBroken(f"job {lease.job_id} was leased for lane {lease.lane}, which a person has stopped")
+
+    def _is_stopped(self, lane: str) -> bool:
+        costs = self._policy.lanes[lane].price.kind != "free"
+        return (
+            ("all", None) in self.stopped
+            or ("lane", lane) in self.stopped
+            or (costs and ("paid", None) in self.stopped)
+        )
+
+    def recorded(self, uid: str, lease: Lease, lane: str, now_ms: int) -> None:
         """A ledger row was acknowledged, and its call may leave at once.
 
-        Only under the job's present lease, never for a key that has its answer, never after policy said that the job's
-        last call is not paid again, and never while an earlier call of the key may still speak: one whose owner lives,
-        and whose hold, if it has one, is not over; or one whose reply a dead owner has left, for others to write first.
+        Never on a lane that a person has stopped. Only under the job's present lease, never for a key that has its
+        answer, never after policy said that the job's last call is not paid again, and never while an earlier call of
+        the key may still speak: one whose owner lives, and whose hold, if it has one, is not over; or one whose reply
+        its owner kept before it was given up, for others to write first.
         """
         job, key = self.seen.jobs[lease.job_id], lease.idempotency_key
         if (job.state, job.lease_no) != ("leased", lease.lease_no):
             raise PromiseBroken(f"lease {lease.lease_no} of job {job.id} is over, and recorded call {uid} under it")
+        if self._is_stopped(lane):
+            raise PromiseBroken(f"call {uid} was recorded on lane {lane}, which a person has stopped")
         if key in self.seen.in_force:
             raise PromiseBroken(f"call {uid} was recorded for key {key}, which has its answer in force")
         for row in self.seen.attempts.values():
             is_heard = row.uid not in self._delivered and now_ms < self._held_until.get(row.uid, now_ms + 1)
             if row.idempotency_key == key and is_heard and row.owner in self.seen.living:
                 raise PromiseBroken(f"call {uid} was recorded while {row.uid} of key {key} is listened to")
-            if row.idempotency_key == key and row.uid in self.kept and row.owner not in self.seen.living:
+            if row.idempotency_key == key and row.uid in self._left and row.owner not in self.seen.living:
                 raise PromiseBroken(f"call {uid} was recorded before the end of {row.uid} was written, which was kept")
+            if row.idempotency_key == key and row.uid not in self._delivered and self._can_tell(row, now_ms):
+                raise PromiseBroken(f"call {uid} was recorded while the lane of {row.uid} can still be asked")
             if row.idempotency_key == key and row.resolution == "fail" and row.seq > job.floor_seq:
                 raise PromiseBroken(f"call {uid} was recorded though {row.uid} is not to be paid for again")
         self.numbers[uid] = len(self.numbers) + 1
+        asked = self._policy.lane(lane)
+        if asked.can_recall:
+            self._recallable_ms[uid] = now_ms + hold_ms(asked, self._policy, lease.service_class)
 
-    def sent(self, call: Call) -> None:
-        """A request leaves: once, with a row in the ledger, and not by an owner that was given up meanwhile."""
+    def _can_tell(self, row: Any, now_ms: int) -> bool:
+        """Whether a call did work of which its lane can still be asked: within its hold, and before any due time."""
+        call, job = self.calls.get(row.uid), self.seen.jobs[row.job_id]
+        until = min(self._recallable_ms.get(row.uid, 0), self._held_until.get(row.uid, MAX_MS), job.due_ms)
+        return call is not None and call.memory is not None and now_ms < until
+
+    def sent(self, call: Call, lease: Lease) -> None:
+        """A request leaves: once, with a row in the ledger, under the present lease of its job, by a living owner."""
         row = self.seen.attempts.get(call.uid)
         if row is None:
             raise PromiseBroken(f"call {call.uid} left without a row in the ledger")
@@ -153,6 +193,11 @@ class Witness:
             raise PromiseBroken(f"call {call.uid} left twice")
         if row.owner not in self.seen.living:
             raise PromiseBroken(f"call {call.uid} left after its owner {row.owner} was declared dead")
+        job = self.seen.jobs[lease.job_id]
+        if (job.state, job.lease_no) != ("leased", lease.lease_no):
+            raise PromiseBroken(f"call {call.uid} left though job {job.id} is {job.state}, and its lease is over")
+        if row.owner in self.suspects:
+            raise PromiseBroken(f"call {call.uid} left under the name {row.owner}, which others may have given up")
         self.calls[call.uid] = call
 
     def held(self, uid: str, until_ms: int) -> None:
@@ -165,12 +210,15 @@ class Witness:
         """The queue did not take how an attempt ended; who has it keeps it. Others may have written it meanwhile."""
         if uid not in self._delivered:
             self.kept[uid] = ending
+            if self.seen.attempts[uid].owner in self.seen.living:
+                self._left.add(uid)
 
     def delivered(self, uid: str, ending: Ending) -> None:
         """Somebody is about to write how an attempt ended. The first evidence counts; a reply is kept in any case."""
         row, outcome, reply = self.seen.attempts[uid], ending.outcome, ending.evidence.reply
         self._delivered.add(uid)
         self.kept.pop(uid, None)
+        self._left.discard(uid)
         if outcome != "ambiguous":
             self.outcomes.setdefault(uid, outcome)
             self.used.setdefault(uid, ending.evidence.usage or Usage())
@@ -185,6 +233,25 @@ class Witness:
             and (live is None or live.fingerprint == row.fingerprint)
         )
         self.owed = uid if counts else None
+
+    def asked(self, uid: str, said: Heard | Absent | Unknown, now_ms: int) -> None:
+        """A lane was asked what became of a call, and said so."""
+        self._asked_ms[uid] = now_ms
+        call = self.calls.get(uid)
+        if isinstance(said, Absent) and call is not None and call.memory is not None:
+            raise PromiseBroken(f"{uid} did its work, and its lane's silence was taken for proof that it did not")
+
+    def decided(self, uid: str) -> None:
+        """The policy is about to decide a call of an unknown end: never before its lane, if it can be asked, was."""
+        row = self.seen.attempts[uid]
+        if self._policy.lane(row.lane).can_recall and self._asked_ms.get(uid, -1) < row.hold_until_ms:
+            raise PromiseBroken(f"{uid} was decided before its lane was asked what became of it")
+
+    def spoken(self) -> None:
+        """A person may have decided what was unknown: no hold of that counts any more."""
+        for row in self.seen.attempts.values():
+            if row.resolution in ("pin", "same", "fail"):
+                self._held_until[row.uid] = self._recallable_ms[row.uid] = 0
 
     # --- what must be so --------------------------------------------------------------------------------------------
 
@@ -210,6 +277,8 @@ class Witness:
         for row in self.seen.attempts.values():
             if row.outcome is None or row.listener is not None:
                 raise PromiseBroken(f"attempt {row.uid} stays open, or listened to by {row.listener}, for ever")
+            if row.outcome == "ambiguous" and row.resolution is None:
+                raise PromiseBroken(f"nobody ever decides what became of {row.uid}")
 
     def _check_fence(self, before: Seen, lease: Lease) -> None:
         """A lease that is no longer the job's moves nothing: others may only have answered or woken it."""

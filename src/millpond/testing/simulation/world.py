@@ -12,33 +12,44 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from millpond.db.migrations import read_folder
+from millpond.db.sqlite import APPLICATION_ID as QUEUE_ID
 from millpond.db.sqlite import SqliteDatabase
 from millpond.db.statements import load
 from millpond.engine import reconcile
+from millpond.engine.bookkeeping import keep_book, try_to_post
+from millpond.engine.drain import TEND_MS
 from millpond.rules.admission import Closing
 from millpond.rules.effects import ACCEPT, Heard
 from millpond.rules.errors import KeyConflict
-from millpond.rules.job import Prompt, Receipt
+from millpond.rules.job import Lease, Prompt, Receipt
 from millpond.rules.policy import Policy
+from millpond.rules.stops import Whole, wanted
 from millpond.rules.verdict import end
+from millpond.spend.book import APPLICATION_ID, SpendBook
+from millpond.spend.book import RESOURCES as BOOK_RESOURCES
 from millpond.store.bodies import dump_work
+from millpond.store.deciding import Choice
 from millpond.store.enqueue import Asked
 from millpond.store.lanes import close_lane
 from millpond.store.persons import Whose
 from millpond.store.store import RESOURCES, Store, open_sqlite
 from millpond.testing.clock import DAWN_MS, FakeClock
 from millpond.testing.simulation import calls
+from millpond.testing.simulation.auditor import Auditor
 from millpond.testing.simulation.calls import Kind, Plan
 from millpond.testing.simulation.drainer import Drainer, Flight, Ground
 from millpond.testing.simulation.witness import PromiseBroken, Witness, look
+
+CHOICES = get_args(Choice)
 
 CALM_ROUNDS = 2_000
 """Rounds of the calm after which what still lives is stuck."""
@@ -69,11 +80,15 @@ class World:
         rng: random.Random | None = None,
         kinds: Mapping[Kind, float] = calls.WEIGHTS,
         trace: Callable[[str], object] | None = None,
+        beside: World | None = None,
     ) -> None:
-        """`rng` is the seed's chance, if some of it was drawn before; `kinds` say how often calls end in which way."""
+        """`rng` is the seed's chance, if some of it was drawn before; `kinds` say how often calls end in which way.
+
+        `beside` another world this one has its own queue and people, and the same clock, history and spend book.
+        """
         self.rng = rng or random.Random(seed)
-        self.history = Run(seed)
-        self.clock = FakeClock()
+        self.history = Run(seed) if beside is None else beside.history
+        self.clock = FakeClock() if beside is None else beside.clock
         memory = MEMORY if os.access(MEMORY, os.W_OK) else None
         self.folder = Path(tempfile.mkdtemp(prefix="millpond-simulate-", dir=memory))
         self.path = self.folder / "queue.db"
@@ -83,23 +98,40 @@ class World:
         self.full_until_ms = 0
         self.plans: list[Plan] = []
         """What becomes of the next calls, one after the other; after the last, chance decides."""
-        self.store = Store(open_sqlite(self.path, durable=False), self.clock)
-        self._eye = SqliteDatabase(
-            self.path,
-            statements=load(files("millpond.testing.simulation").joinpath("looks.sql").read_text(encoding="utf-8")),
-            migrations=read_folder(files(RESOURCES).joinpath("schema")),
-            durable=False,
-        )
+        self._skew_ms = 0
+        self.store = Store(open_sqlite(self.path, durable=False), lambda: self.clock() + self._skew_ms)
+        self._eye = _eye(self.path, "looks.sql", RESOURCES)
         self.witness = Witness(self._eye, self.policy)
-        self.ground = Ground(self.store, self.clock, self.policy, self.rng, self.witness, self._plan, self.log,
-                             self.folder, self.takes)  # fmt: skip
+        book_path = self.folder / "spend.db" if beside is None else beside.book.path
+        self.book = SpendBook(book_path, self.store.uuid, self.clock, durable=False)
+        self.book.db.checkpoint()  # it is there from the first look on
+        self._book_eye = _eye(book_path, "entries.sql", BOOK_RESOURCES, application_id=APPLICATION_ID)
+        self.auditor = Auditor(self._book_eye, self.store.uuid)
+        self.ground = Ground(
+            self.store,
+            self.book,
+            self.clock,
+            self.policy,
+            self.rng,
+            self.witness,
+            self.auditor,
+            self._plan,
+            self.log,
+            self.folder,
+            self.takes,
+            letters="ad" if beside is None else "be",
+        )
         self.drainers = [Drainer(self.ground) for _ in range(self.rng.choice([2, 3, 4]))]
         self.dead: list[Drainer] = []
 
     def close(self) -> None:
         """Close the queue and remove its folder."""
+        for drainer in self.drainers:
+            drainer.spool.remove()
         self.store.close()
         self._eye.close()
+        self.book.close()
+        self._book_eye.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def log(self, what: str, *words: object) -> None:
@@ -124,7 +156,7 @@ class World:
             how = f"job {answer.job_id}{' fresh' if one.fresh else ''}"
             self.log("asked", one.idempotency_key, f"request {answer.request_id}", answer.disposition, how)
             self.witness.acknowledged(answer.request_id, one.idempotency_key, one.fingerprint, answer.disposition)
-        self.witness.check()
+        self._check()
         return answers
 
     def withdraw(self, request_id: int, hold_ms: int) -> None:
@@ -141,7 +173,7 @@ class World:
             self.witness.withdrawn(seen.hanging(job_id, whose), True)
             if all(self.witness.asks[one].withdrawn for one in seen.hanging(job_id)):
                 self._cancelled(job_id, hold_ms)
-        self.witness.check()
+        self._check()
 
     def _cancelled(self, job_id: int, hold_ms: int) -> None:
         for row in self.witness.seen.attempts.values():
@@ -157,11 +189,12 @@ class World:
         """Ask again for one job, for everyone or for some submissions."""
         meant = self.witness.seen.hanging(job_id, whose)
         granted = self.policy.max_attempts_per_job
-        [done] = self.store.retry([job_id], granted=granted, lane=lane, submissions=whose)
+        [done] = self.store.retry([job_id], granted=granted, lane=lane, submissions=whose, bill=self.ground.bill)
         if done.moved:
             self.log("retried" if whose is None else "taken back", f"job {job_id}", *meant, lane or "")
             self.witness.withdrawn(meant, False)
-        self.witness.check()
+        self._check()
+        self.witness.spoken()
 
     def replay(self, uid: str) -> None:
         """Hand in once more, without a lease, what a call gave: out of a spool, or by a worker who is not sure."""
@@ -170,15 +203,17 @@ class World:
         ending = end(Heard(call.evidence, self.clock(), 0.0), lane, self.policy)
         self.log("replayed", uid, ending.outcome)
         self.witness.delivered(uid, ending)
-        self.store.settle(uid, ending, ACCEPT, lane=call.lane, lease=None)
-        self.witness.check()
+        settled = self.store.settle(uid, ending, ACCEPT, lane=call.lane, lease=None)
+        if self.rng.random() < 0.5:  # else whoever handed it in died before that
+            try_to_post(self.store, self.book, settled.charge)
+        self._check()
 
     def close_lane(self, lane: str, until_ms: int | None) -> None:
         """A person closes a lane."""
         self.log("closed", lane, until_ms)
         closing = Closing(until_ms, "person: a rest", "person")
         self.store.db.write(partial(close_lane, lane=lane, closing=closing, now_ms=self.clock()))
-        self.witness.check()
+        self._check()
 
     def open_lanes(self) -> int:
         """A person opens what is closed until a person opens it."""
@@ -188,13 +223,44 @@ class World:
             self.store.open_lane(lane)
         return len(closed)
 
+    def stop(self, which: Whole | Iterable[str]) -> None:
+        """A person stops lanes."""
+        self.log("stopped", which)
+        self.store.stop(wanted(which), origin="person")
+        self.witness.stopped |= set(wanted(which))
+        self.witness.check()
+
+    def resume(self, which: Whole | Iterable[str] = "all") -> int:
+        """A person ends stops; how many stood."""
+        ended = self.store.resume(wanted(which), origin="person").changed
+        if ended:
+            self.log("resumed", which)
+        self.witness.stopped -= self.witness.stopped if which == "all" else set(wanted(which))
+        self.witness.check()
+        return len(ended)
+
     def decide(self) -> int:
-        """A person answers what waits for one: cancel, then retry pays again. How many."""
+        """A person answers what waits for one. How many."""
         waiting = [job.id for job in self.witness.seen.jobs.values() if job.wait_reason == "asked"]
         for job_id in waiting:
-            self.cancel(job_id, 0)
-            self.retry(job_id)
+            self.say(job_id, self.rng.choice(CHOICES))
         return len(waiting)
+
+    def say(self, job_id: int, choice: Choice) -> bool:
+        """A person's word on what is unknown of a job, held or asked. Whether it counted."""
+        done = self.store.decide(job_id, choice, bill=self.ground.bill)
+        if done.moved:
+            self.log("decided", f"job {job_id}", choice)
+        self._check()
+        self.witness.spoken()
+        return done.moved
+
+    def unpin(self, job_id: int) -> None:
+        """Route a job from its first lane again."""
+        [done] = self.store.unpin([job_id])
+        if done.moved:
+            self.log("unpinned", f"job {job_id}")
+        self._check()
 
     # --- drainers ---------------------------------------------------------------------------------------------------
 
@@ -203,19 +269,21 @@ class World:
         effect = type(flight.next).__name__
         if not flight.waits:
             self.log(effect, f"job {flight.lease.job_id}/{flight.lease.lease_no}", flight.lease.owner, flight.uid)
-        flight.step()
-        self.witness.check(flight.lease)
+        with self._seen_by(next((one for one in self.drainers if flight in one.flights), None)):
+            flight.step()
+        self._check(flight.lease)
 
     def lease(self, drainer: Drainer, most: int = 2) -> int:
         """Let a drainer lease into its free slots."""
         name = drainer.owner
-        got = drainer.lease(most)
+        with self._seen_by(drainer):
+            got = drainer.lease(most)
         if drainer.owner != name:
             self.log("reborn", name, "is", drainer.owner)
         if got:
             taken = [f"job {flight.lease.job_id}/{flight.lease.lease_no}" for flight in drainer.flights[-got:]]
             self.log("leased", drainer.owner, *taken)
-        self.witness.check()
+        self._check()
         return got
 
     def tend(self, drainer: Drainer) -> int:
@@ -223,25 +291,29 @@ class World:
 
         What these could not write is written first, and while the queue takes nothing, nobody is reclaimed.
         """
-        done = 0 if drainer.spool.pending() else self.store.end_own_holds(drainer.owner)
-        living, most = self.witness.seen.living, self.policy.max_leases_lost
+        with self._seen_by(drainer):
+            done = self._tend_own(drainer)
+        self.witness.check()
         if self.takes():
             self._tell_of(self.dead)
             reconcile.replay(self.store, self.folder, only_left=True)
             self.witness.check()
+        living, most = self.witness.seen.living, self.policy.max_leases_lost
         for other in [*self.drainers, *self.dead] if self.takes() else []:
             if other.owner in living and drainer.may_reclaim(other):
                 self._tell_of([*self.dead, *self.drainers])
                 reclaimed = reconcile.take_back(self.store, self.folder, other.owner, max_leases_lost=most)
                 self.log("reclaimed", other.owner, "dead" if not other.is_alive else "frozen", reclaimed)
                 done += 1
-        self.dead = [other for other in self.dead if other.owner in look(self._eye).living]
-        self.witness.check()
+        done += drainer.ask_lanes()
+        living = look(self._eye).living
+        self.dead = [one for one in self.dead if one.owner in living or self.witness.kept.keys() & set(one.kept)]
+        self._check()
         return done
 
     def _tell_of(self, owners: Iterable[Drainer]) -> None:
         """Tell the witness of the replies in their spools, which are about to be written."""
-        kept = [uid for owner in owners for uid in owner.kept() if uid in self.witness.kept]
+        kept = [uid for owner in owners for uid in owner.kept if uid in self.witness.kept]
         for uid in kept:
             self.log("found", uid)
             self.witness.delivered(uid, self.witness.kept[uid])
@@ -257,25 +329,81 @@ class World:
         self.log("full", for_ms)
         self.full_until_ms = self.clock() + for_ms
 
+    def _tend_own(self, drainer: Drainer) -> int:
+        """Its name, the holds of its calls, and its leases that nobody renewed."""
+        done = 0
+        if not drainer.stands():
+            name = drainer.owner
+            drainer.take_new_name()
+            self.log("reborn", name, "is", drainer.owner)
+            done += 1
+        for uid in drainer.listening.end_holds(drainer.owner) if not drainer.spool.pending() else ():
+            self.log("hold over", uid)
+            done += 1
+        for job_id, lease_no in drainer.lapsed() if self._has_written(drainer) else ():
+            lapsed = self.store.lapse(job_id, lease_no, max_leases_lost=self.policy.max_leases_lost)
+            self.log("lapsed", f"job {job_id}/{lease_no}", lapsed)
+            del drainer.silent[job_id, lease_no]
+            done += 1
+        return done
+
+    def _has_written(self, drainer: Drainer) -> bool:
+        """Write what waits in a drainer's spool before a lease of its own is taken back; False: that cannot be now."""
+        if not drainer.spool.pending() or not drainer.lapsed():
+            return True
+        if self.takes():
+            self._tell_of([drainer])
+            drainer.spool.write_all(self.store)
+            self.witness.check()
+        return self.takes()
+
+    @contextmanager
+    def _seen_by(self, drainer: Drainer | None) -> Generator[None]:
+        """What is done inside reads the wall clock as this drainer does."""
+        self._skew_ms = drainer.skew_ms if drainer else 0
+        try:
+            yield
+        finally:
+            self._skew_ms = 0
+
+    def drop(self, drainer: Drainer, flight: Flight) -> None:
+        """The task of a lease dies, and its process does not: nobody hears its call, nobody renews its lease."""
+        self.log("dropped", f"job {flight.lease.job_id}/{flight.lease.lease_no}", flight.uid)
+        drainer.flights.remove(flight)
+        drainer.silent[flight.lease.job_id, flight.lease.lease_no] = self.clock()
+        if flight.uid:
+            self.witness.held(flight.uid, self.clock())
+
+    def set_clock(self, drainer: Drainer, skew_ms: int) -> None:
+        """The wall clock that a drainer reads is set anew."""
+        self.log("set its clock", drainer.owner, skew_ms)
+        drainer.skew_ms = skew_ms
+
+    def keep_book(self) -> None:
+        """Let a drainer bring the spend book up to the ledger: in the product, next after it has tended."""
+        keep_book(self.store, self.book)
+        self.log("kept the book")
+        self._check()
+
     def crash(self, drainer: Drainer) -> None:
         """A process dies, its calls with it; another comes up."""
         for flight in drainer.flights:
             self.history.happened[f"crash at {type(flight.next).__name__}"] += 1
         self.log("crashed", drainer.owner)
         drainer.is_alive = False
-        drainer.left = drainer.kept()
         drainer.spool.remove()
         drainer.flights = []
         self.drainers.remove(drainer)
         self.dead.append(drainer)
         self.drainers.append(Drainer(self.ground))
-        self.witness.check()
+        self._check()
 
-    def freeze(self, drainer: Drainer, for_ms: int) -> None:
-        """A process stands still: others may take it for dead, and it goes on as if nothing had been."""
-        self.log("froze", drainer.owner, for_ms)
-        drainer.frozen_ms = self.clock()
-        drainer.frozen_until_ms = self.clock() + for_ms
+    def freeze(self, drainer: Drainer, for_ms: int, beat_age_ms: int = 0) -> None:
+        """A process stands still, some time after its last beat: others may take it for dead, and write so late."""
+        self.log("froze", drainer.owner, for_ms, f"beat {beat_age_ms} ms ago")
+        drainer.freeze(for_ms, beat_age_ms)
+        if for_ms + beat_age_ms >= self.policy.lease_ms:
+            self.witness.suspects.add(drainer.owner)
 
     def _plan(self, lane: str) -> Plan:
         """What becomes of the next call on a lane, whichever it is."""
@@ -294,6 +422,8 @@ class World:
         """Let everything come to an end. Raises PromiseBroken for what does not."""
         self.log("calm")
         self.full_until_ms = 0
+        for drainer in self.drainers:
+            drainer.skew_ms = 0
         self._kinds = calls.CALM_WEIGHTS
         for self.history.calm_rounds in range(CALM_ROUNDS):
             if self._round():
@@ -306,11 +436,22 @@ class World:
             raise PromiseBroken(f"not quiet after {CALM_ROUNDS} rounds: {self._left()}")
         if left := self._left():
             raise PromiseBroken(f"stuck for ever: {left}")
+        self.check_end()
+
+    def check_end(self) -> None:
+        """At rest nothing is left open, and the book says what the ledger says."""
         self.witness.check_end()
+        self.auditor.check(self.witness.seen)
+        self.auditor.check_end(self.witness.seen)
+
+    def _check(self, moved_by: Lease | None = None) -> None:
+        """Hold what is now against what was promised, after each step."""
+        self.witness.check(moved_by)
+        self.auditor.check(self.witness.seen)
 
     def _round(self) -> int:
         """Everything that can be done now, once. How much that was."""
-        done = self.open_lanes() + self.decide()
+        done = self.open_lanes() + self.resume() + self.decide()
         for drainer in self.drainers:
             if not drainer.is_awake():
                 continue
@@ -319,6 +460,7 @@ class World:
                 self.fly(flight)
                 done += 1
             drainer.land()
+        self.keep_book()
         return done
 
     def next_ms(self) -> int | None:
@@ -329,8 +471,13 @@ class World:
         times += [due] if (due := self.store.next_due_ms()) is not None else []
         for drainer in self.drainers:
             times += [drainer.frozen_until_ms] if not drainer.is_awake() else []
+            times += [died_ms + self.policy.lease_ms for died_ms in drainer.silent.values()]
             times += [at for flight in drainer.flights if (at := flight.next_ms()) is not None]
-        times += [row.hold_until_ms for row in self.witness.seen.attempts.values() if row.listener is not None]
+        attempts = self.witness.seen.attempts.values()
+        listened = [row for row in attempts if row.listener is not None]
+        times += [max(row.hold_until_ms, now_ms + TEND_MS) for row in listened]  # begun when its listener saw it
+        times += [row.hold_until_ms for row in attempts if row.outcome == "ambiguous" and row.resolution is None]
+        times += [row.ask_ms for row in attempts if row.ask_ms is not None]
         return min((at for at in times if at > now_ms), default=None)
 
     def _left(self) -> list[str]:
@@ -338,6 +485,18 @@ class World:
                 for job in self.witness.seen.jobs.values() if job.live]  # fmt: skip
         return left + [f"{drainer.owner} at {type(one.next).__name__}" for drainer in self.drainers
                        for one in drainer.flights]  # fmt: skip
+
+
+def _eye(path: Path, statements: str, room: str, application_id: int = QUEUE_ID) -> SqliteDatabase:
+    """A connection of the simulation's own, to look with."""
+    text = files("millpond.testing.simulation").joinpath(statements).read_text(encoding="utf-8")
+    return SqliteDatabase(
+        path,
+        statements=load(text),
+        migrations=read_folder(files(room).joinpath("schema")),
+        durable=False,
+        application_id=application_id,
+    )
 
 
 def asked(key: str, work: str = "", **wishes: Any) -> Asked:

@@ -111,7 +111,7 @@ def a_soft_timeout_begins_no_second_hold(scene: Scene) -> None:
     scene.cancel(lease.job_id, hold_ms=5_000)
     heir = scene.ask("k").job_id
     scene.clock.advance(5_000)
-    scene.store.end_own_holds(scene.worker)
+    scene.store.stop_listening(uid)
     again = scene.take(heir)
     [undecided] = scene.store.look_back(again).past.undecided
     assert scene.store.detach(uid, lease, 60_000) is False

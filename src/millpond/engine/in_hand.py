@@ -1,0 +1,189 @@
+"""What workers of one's own have in hand, leases and calls: while there is any, a thread looks after it.
+
+Only the listener ends its hold, and only the owner judges its leases, since no clock of another process is trusted. A
+drainer looks after its own as it goes round. A worker has no round, and may be deep in the very call whose job was
+cancelled, or never come back. So there is a thread, from the first lease until the last is settled or given back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from millpond.db import fork
+from millpond.engine.beat import BEATS_A_LEASE
+from millpond.rules.errors import MillpondError
+from millpond.rules.job import Lease
+
+LOOK_S = 0.25
+"""How often it is looked at: one step into an index, and nothing is written until a hold or a lease is over."""
+
+log = logging.getLogger("millpond.engine")
+
+Name = tuple[int, int]
+"""A lease: its job, its number."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A lease, and for how long nobody has said that its job is still being worked on."""
+
+    uid: str = ""
+    """Its call, once it is recorded."""
+    silent_ms: float = 0
+
+
+class InHand:
+    """The leases and calls of a process. Thread-safe.
+
+    A lease is silent as long as its worker neither records nor renews it. Time counts only as far as the process was
+    awake: a pause between two looks counts for no more than a beat's time.
+    """
+
+    fork_order = 0
+    """Nothing waits for it."""
+
+    def __init__(
+        self,
+        lease_ms: int,
+        *,
+        look: Callable[[], object],
+        end_holds: Callable[..., object],
+        lapse: Callable[[int, int], object],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`look()` comes first in each round. `end_holds(*owners)` ends the holds of these that are over;
+        `lapse(job_id, lease_no)` takes a lease back.
+        """
+        self._lease_ms = lease_ms
+        self._look = look
+        self._end_holds = end_holds
+        self._lapse = lapse
+        self._monotonic_s = monotonic_s
+        self._begin_anew()
+        fork.join(self)
+
+    def took(self, lease: Lease) -> None:
+        """A job was leased, to be worked on by somebody of this process."""
+        with self._changed:
+            self._leases[lease.job_id, lease.lease_no] = _Held()
+            self._see_to_a_thread()
+
+    def heard_of(self, lease: Lease) -> None:
+        """Its worker is still at it."""
+        with self._changed:
+            if held := self._leases.get((lease.job_id, lease.lease_no)):
+                held.silent_ms = 0
+
+    def begin(self, uid: str, owner: str, lease: Lease) -> None:
+        """A call is about to leave."""
+        with self._changed:
+            self._calls[uid] = owner
+            if held := self._leases.get((lease.job_id, lease.lease_no)):
+                held.uid, held.silent_ms = uid, 0
+            self._see_to_a_thread()
+
+    def inherit(self, old: str, heir: str) -> None:
+        """The process is listening under a new name."""
+        with self._changed:
+            self._calls = {uid: heir if owner == old else owner for uid, owner in self._calls.items()}
+
+    def over(self, uid: str) -> None:
+        """How a call ended is written."""
+        with self._changed:
+            self._calls.pop(uid, None)
+            self._leases = {name: held for name, held in self._leases.items() if held.uid != uid}
+            self._changed.notify_all()
+
+    def gave(self, lease: Lease) -> None:
+        """A lease is over. Its call, if there is one, still is to end."""
+        with self._changed:
+            held = self._leases.get((lease.job_id, lease.lease_no))
+            if held is not None and not held.uid:
+                del self._leases[lease.job_id, lease.lease_no]
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Whatever is still in hand is looked after no more. Returns once nothing more is asked of the store."""
+        with self._changed:
+            self._calls.clear()
+            self._leases.clear()
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def before_fork(self, deadline: float) -> None:
+        """Nothing to prepare: what the child takes in hand is its own."""
+
+    def after_fork(self, *, child: bool) -> None:
+        """The parent's leases and calls are the parent's, and its thread does not run in the child."""
+        if child:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._changed = threading.Condition()
+        self._calls: dict[str, str] = {}
+        self._leases: dict[Name, _Held] = {}
+        self._thread: threading.Thread | None = None
+
+    def _see_to_a_thread(self) -> None:
+        if self._thread is None:
+            self._looked_s = self._monotonic_s()
+            self._thread = threading.Thread(target=self._look_after, name="millpond-in-hand", daemon=True)
+            self._thread.start()
+
+    def _look_after(self) -> None:
+        try:
+            while self._pause():
+                self._ask("see whether this process was given up", self._look)
+                owners = self._owners()
+                self._ask("end the holds of calls that are still listened to", lambda o=owners: self._end_holds(*o))
+                for name in self._silent():
+                    if self._ask("take back a lease that nobody renewed", lambda n=name: self._lapse(*n)):
+                        self._drop(name)
+        except BaseException:  # a fault of ours: the next lease or call has a thread again
+            log.exception("the thread that looks after a worker's leases and calls has ended")
+            with self._changed:
+                self._thread = None
+            raise
+
+    def _ask(self, what: str, do: Callable[[], object]) -> bool:
+        try:
+            do()
+        except MillpondError as problem:  # busy or full just now: the next look is not far away
+            log.warning("could not %s: %s", what, problem)
+            return False
+        return True
+
+    def _pause(self) -> bool:
+        """Wait a little. False: nothing is in hand any more, and the thread is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: not (self._calls or self._leases), LOOK_S)
+            if not (self._calls or self._leases):
+                self._thread = None
+                return False
+            return True
+
+    def _owners(self) -> set[str]:
+        with self._changed:
+            return set(self._calls.values())
+
+    def _silent(self) -> list[Name]:
+        """The leases whose workers have been silent for a whole lease."""
+        with self._changed:
+            now_s = self._monotonic_s()
+            step_ms = min((now_s - self._looked_s) * 1000, self._lease_ms / BEATS_A_LEASE)
+            self._looked_s = now_s
+            for held in self._leases.values():
+                held.silent_ms += step_ms
+            return [name for name, held in self._leases.items() if held.silent_ms >= self._lease_ms]
+
+    def _drop(self, name: Name) -> None:
+        with self._changed:
+            held = self._leases.pop(name, None)
+            if held is not None:
+                self._calls.pop(held.uid, None)

@@ -1,0 +1,232 @@
+"""Asking lanes what became of calls whose end is unknown: of one before the policy decides, and of all that are due.
+
+A question makes no call and costs nothing. Nothing depends on who asks or how often: evidence is written by the
+attempt's uid, and the first good reply of a key is accepted whoever brings it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from millpond.engine.happening import Happening
+from millpond.engine.scribe import Scribe
+from millpond.engine.steadfast import keep_calling
+from millpond.engine.tab import Tab
+from millpond.lanes.lane import CanRecall, Lane, Question, is_asked
+from millpond.report.words import counted
+from millpond.rules.effects import Ending, EvidenceBy, Heard, Then
+from millpond.rules.errors import MillpondError
+from millpond.rules.evidence import Absent, Recalled, Unknown
+from millpond.rules.job import Work
+from millpond.rules.policy import Policy
+from millpond.rules.recall import absence, next_ask_ms, proves_absence
+from millpond.rules.times import MAX_MS
+from millpond.rules.verdict import end, worst_of
+from millpond.store import asking, settle
+from millpond.store.asking import ToAsk
+from millpond.store.store import Store
+
+AT_ONCE = 8
+"""Questions under way at the same time, over all lanes."""
+
+log = logging.getLogger("millpond.engine")
+
+
+async def ask(
+    lane: Lane | None,
+    policy: Policy,
+    uid: str,
+    work: Work,
+    *,
+    started_ms: int,
+    now_ms: Callable[[], int],
+    chance: float,
+) -> Heard | Absent | Unknown:
+    """Ask a lane for one call, and say what its answer proves."""
+    if lane is None or not is_asked(lane):
+        return Unknown("nobody here can ask its lane")
+    assert isinstance(lane, CanRecall)
+    asked_ms = now_ms()
+    try:
+        said = await lane.recall(Question(uid, work))
+    except Exception as problem:  # a lane that raises has a bug; it has told us nothing
+        log.warning("lane %s could not be asked: %s: %s", lane.policy.name, type(problem).__name__, problem)
+        return Unknown(f"{type(problem).__name__}: {problem}")
+    if isinstance(said, Recalled):
+        return Heard(said.evidence, now_ms(), chance)
+    if isinstance(said, Absent) and not proves_absence(policy, lane.policy, started_ms, asked_ms):
+        return Unknown("not listed yet")
+    return said
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """What rounds of questions did: how many calls were asked for, and how many nobody waited for any more."""
+
+    asked: int = 0
+    forgotten: int = 0
+
+
+class Recaller:
+    """Asks for all calls that are due to be asked for, and decides what nobody waits for any more, page by page."""
+
+    def __init__(
+        self,
+        store: Store,
+        scribe: Scribe,
+        policy: Policy,
+        lanes: Mapping[str, Lane],
+        tab: Tab,
+        *,
+        rng: random.Random,
+        tell: Callable[[Happening], None],
+    ) -> None:
+        """`lanes` are those that can be asked here; others' calls are left to who has them."""
+        self._store = store
+        self._scribe = scribe
+        self._policy = policy
+        self._lanes = {name: lane for name, lane in lanes.items() if is_asked(lane)}
+        self._tab = tab
+        self._rng = rng
+        self._tell = tell
+        self._page = ""
+        self.under_way = 0
+        """Questions that are not answered yet."""
+
+    async def round(self) -> Rounds:
+        """One page of each: ask for what is due, decide what nobody waits for."""
+        asked = await self.ask_due() if self._lanes else 0
+        return Rounds(asked, await self.forget_page())
+
+    async def ask_due(self) -> int:
+        """Ask for one page of the calls that are due; how many were asked for."""
+        now_ms = self._store.now_ms()
+        due = await self._scribe.look(partial(self._store.to_ask, list(self._lanes), until_ms=now_ms))
+        if not due:
+            return 0
+        next_ms = {one.uid: self._next_ms(one, now_ms) for one in due}
+        ours = await self._scribe.write(partial(asking.ask_again, next_ms=next_ms, now_ms=now_ms), full=False)
+        return await self._ask_each([one for one in due if one.uid in ours])
+
+    async def ask_all(self) -> int:
+        """Ask for all calls that can be asked for, whether or not they are due; how many that were."""
+        asked, after = 0, (0, 0)
+        look = partial(self._store.to_ask, list(self._lanes), until_ms=MAX_MS)
+        while page := await self._scribe.look(partial(look, after=after)):
+            asked, after = asked + await self._ask_each(page), page[-1].mark
+        return asked
+
+    async def _ask_each(self, calls: list[ToAsk]) -> int:
+        gate = asyncio.Semaphore(AT_ONCE)
+        questions = [keep_calling(self._ask(one, gate), f"ask {one.uid}") for one in calls]
+        self.under_way += len(questions)
+        try:
+            for question in questions:
+                await question
+        finally:
+            self.under_way -= len(questions)
+            for question in questions:
+                question.cut()
+        return len(questions)
+
+    async def forget_page(self) -> int:
+        """Look at one page of what nobody has decided; how many of it nobody waited for."""
+        could_be_asked = [name for name, lane in self._policy.lanes.items() if lane.can_recall]
+        page = await self._scribe.look(partial(self._store.forgotten, self._page, could_be_asked))
+        self._page = page.next_key
+        return sum([await self._forget(uid) for uid in page.uids])
+
+    def next_ms(self) -> int | None:
+        """When a call is next due to be asked for, if that can be done here."""
+        return self._store.next_ask_ms(list(self._lanes)) if self._lanes else None
+
+    async def forget_all(self) -> int:
+        """Decide all that nobody waits for; how many that were."""
+        self._page, forgotten = "", await self.forget_page()
+        while self._page:
+            forgotten += await self.forget_page()
+        return forgotten
+
+    def _next_ms(self, one: ToAsk, now_ms: int) -> int:
+        return next_ask_ms(
+            self._policy,
+            self._policy.lane(one.lane),
+            started_ms=one.started_ms,
+            ended_ms=one.ended_ms,
+            hold_until_ms=one.hold_until_ms,
+            now_ms=now_ms,
+        )
+
+    async def _ask(self, one: ToAsk, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            said = await ask(
+                self._lanes[one.lane],
+                self._policy,
+                one.uid,
+                one.work,
+                started_ms=one.started_ms,
+                now_ms=self._store.now_ms,
+                chance=self._rng.random(),
+            )
+        match said:
+            case Absent():
+                await self._settle(one, absence(one.code), "absent")
+            case Heard() if (ending := end(said, self._policy.lane(one.lane), self._policy)).outcome != "ambiguous":
+                await self._settle(one, ending, "recalled")
+            case _:
+                if one.hold_until_ms is None or one.hold_until_ms <= self._store.now_ms():
+                    await self._forget(one.uid)
+
+    async def _forget(self, uid: str) -> bool:
+        bill = partial(worst_of, policy=self._policy)
+        return await self._scribe.write(partial(asking.forget, uid=uid, bill=bill, now_ms=self._store.now_ms()))
+
+    async def _settle(self, one: ToAsk, ending: Ending, how: EvidenceBy) -> None:
+        settled = await self._scribe.write(
+            partial(
+                settle.settle,
+                uid=one.uid,
+                ending=ending,
+                then=Then(None),
+                lane=one.lane,
+                job=None,
+                how=how,
+                now_ms=self._store.now_ms(),
+            )
+        )
+        recalled(self._tab, self._tell, one.lane, one.uid, one.job_id, ending, settled)
+
+
+def recalled(
+    tab: Tab,
+    tell: Callable[[Happening], None],
+    lane: str,
+    uid: str,
+    job_id: int,
+    ending: Ending,
+    settled: settle.Settled,
+) -> None:
+    """Count what a lane remembered of a call, and tell of it."""
+    tab.ended(lane, uid, ending)
+    words = "its lane never had the call" if ending.outcome == "retryable" else f"{ending.outcome}, as its lane recalls"
+    tell(Happening("recalled", job_id, lane, words))
+    if settled.accepted:
+        tab.recalled += 1
+        tab.in_force(uid)
+    if settled.moved and ending.outcome == "ok":
+        tab.answered(settled.requests, ending.cost)
+        tell(Happening("done", settled.job_id, lane, f"answers {counted(settled.requests, 'request')}"))
+
+
+async def patiently(round_: Awaitable[Rounds]) -> Rounds:
+    """A round of questions; if the store is busy or full just now, the next one is not far away."""
+    try:
+        return await round_
+    except MillpondError as problem:
+        log.warning("could not ask lanes what became of calls: %s", problem)
+        return Rounds()

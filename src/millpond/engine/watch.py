@@ -1,0 +1,79 @@
+"""Watching others live: an owner whose beat stood still for its whole lease, while we were awake, is given up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from millpond.db import fork
+from millpond.engine.beat import BEATS_A_LEASE, Sighting, sight
+from millpond.engine.owner import is_dead, is_here, lock_file
+from millpond.rules.job import OwnerRow
+
+
+def monotonic_ms() -> int:
+    """The watcher's own clock. It is compared with itself only."""
+    return time.monotonic_ns() // 1_000_000
+
+
+@dataclass(slots=True)
+class _Seen:
+    """An owner's last beat, and for how long we have watched it stand still."""
+
+    sighting: Sighting
+    still_ms: int = 0
+
+
+class Watch:
+    """What one process has seen of the others of its host. One a process and queue is enough; each look adds to it.
+
+    Time counts only as far as the watcher was awake: a pause between two looks counts for no more than a beat's time.
+    So a watcher that slept, perhaps together with whom it watches, gives nobody up on waking who can still beat.
+    """
+
+    fork_order = 0
+    """Nothing waits for it."""
+
+    def __init__(self, folder: Path, now_ms: Callable[[], int] = monotonic_ms) -> None:
+        """`folder` is where the queue's locks stand."""
+        self._folder = folder
+        self._now_ms = now_ms
+        self._looked_ms = now_ms()
+        self._seen: dict[str, _Seen] = {}
+        self._looking = threading.Lock()
+        fork.join(self)
+
+    def gone(self, living: Iterable[OwnerRow]) -> list[OwnerRow]:
+        """Look once; those of them whose work may be taken back. Their lock is free, or their beat stood still."""
+        with self._looking:  # two threads that look at once would count the same time twice
+            now_ms = self._now_ms()
+            step_ms, self._looked_ms = max(now_ms - self._looked_ms, 0), now_ms
+            before, self._seen = self._seen, {}
+            return [owner for owner in living if self._is_gone(owner, before.get(owner.uuid), step_ms)]
+
+    def before_fork(self, deadline: float) -> None:
+        """Nothing to prepare: a look takes no lock that a child needs."""
+
+    def after_fork(self, *, child: bool) -> None:
+        """What was seen is true in the child too; who looked is not there."""
+        if child:
+            self._looking = threading.Lock()
+
+    def _is_gone(self, owner: OwnerRow, seen: _Seen | None, step_ms: int) -> bool:
+        if not is_here(owner):
+            return False
+        if is_dead(self._folder, owner):
+            return True
+        now = sight(lock_file(self._folder, owner.uuid))
+        if seen is None or (now is not None and now != seen.sighting):
+            if now is not None:
+                self._seen[owner.uuid] = _Seen(now)
+            return False
+        # A file that was deleted stands still as well: a living owner notices at its next beat, and has a new name.
+        lease_ms = seen.sighting.lease_ms
+        seen.still_ms += min(step_ms, lease_ms // BEATS_A_LEASE)
+        self._seen[owner.uuid] = seen
+        return seen.still_ms >= lease_ms

@@ -1,0 +1,52 @@
+"""What a lane's answer about an earlier call proves, and when the lane is asked again."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from millpond.rules.effects import Ending
+from millpond.rules.evidence import Evidence
+from millpond.rules.outcome import Classified
+from millpond.rules.policy import LanePolicy, Policy
+from millpond.rules.price import Cost
+from millpond.rules.router import OUR_END
+
+NO_WORK = "its lane has no record of the call, and would have one by now: no work was done"
+
+ABSENT = "absent"
+"""The code of a call that its lane never had."""
+
+
+def proves_absence(policy: Policy, lane: LanePolicy, started_ms: int, asked_ms: int) -> bool:
+    """Whether a call that was not listed when its lane was asked never will be: it can neither run nor settle still."""
+    return asked_ms >= absence_ms(policy, lane, started_ms)
+
+
+def absence_ms(policy: Policy, lane: LanePolicy, started_ms: int) -> int:
+    """From when a call that is not listed did no work.
+
+    It may have left as late as its lease allowed, have run to its total deadline, and be settling since.
+    """
+    return started_ms + policy.lease_ms + lane.deadlines.total_ms + lane.settling_ms
+
+
+def next_ask_ms(
+    policy: Policy, lane: LanePolicy, *, started_ms: int, ended_ms: int, hold_until_ms: int | None, now_ms: int
+) -> int:
+    """When a lane that is asked now is asked the next time, if its answer settles nothing.
+
+    At growing intervals; at once when an absence begins to prove something, and when the hold ends.
+    """
+    soonest = now_ms + max(policy.recall_first_ms, now_ms - ended_ms)
+    marks = [absence_ms(policy, lane, started_ms), *([hold_until_ms] if hold_until_ms is not None else [])]
+    return min([soonest, *(mark for mark in marks if mark > now_ms)])
+
+
+def absence(code: str) -> Ending:
+    """The end of a call that its lane never had: nothing was done and nothing costs.
+
+    What our own end broke off keeps its code: that it never arrived is no failure of the lane.
+    """
+    code = code if code in OUR_END else ABSENT
+    classified = Classified("retryable", code, NO_WORK, None, None, "", "recall")
+    return Ending(classified, Evidence(said="retryable", code=code, message=NO_WORK), Cost(Decimal(0), "refused"))

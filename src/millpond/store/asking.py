@@ -1,0 +1,106 @@
+"""Calls whose end is unknown: which lanes are to be asked for them now, and those for which nobody waits any more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.db.database import Transaction
+from millpond.rules.job import Work
+from millpond.store.bodies import load_work
+from millpond.store.holds import is_blocking
+from millpond.store.settle import Bill, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class ToAsk:
+    """A call that its lane is asked for, with its work, by which a reply is judged."""
+
+    mark: tuple[int, int]
+    """Where a page that ends with it ends."""
+    uid: str
+    lane: str
+    code: str
+    job_id: int
+    started_ms: int
+    ended_ms: int
+    hold_until_ms: int | None
+    work: Work
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Attempts by uid, and the key after which the next page begins; "" after the last."""
+
+    uids: list[str]
+    next_key: str
+
+
+def to_ask(
+    tx: Transaction, lanes: Collection[str], *, until_ms: int, limit: int, after: tuple[int, int] = (0, 0)
+) -> list[ToAsk]:
+    """A page of the calls for which these lanes are to be asked by then, longest due first; `after` is its mark."""
+    rows = tx.all("to_ask", keys=list(lanes), until_ms=until_ms, after_ms=after[0], after=after[1], limit=limit)
+    found: list[ToAsk] = []
+    for row in rows:
+        body = tx.one("payload", job_id=row.job_id)
+        if body is not None:
+            found.append(
+                ToAsk(
+                    (row.ask_ms, row.seq),
+                    row.uid,
+                    row.lane,
+                    row.code or "",
+                    row.job_id,
+                    row.started_ms,
+                    row.ended_ms,
+                    row.hold_until_ms,
+                    load_work(body.body),
+                )
+            )
+    return found
+
+
+def ask_again(tx: Transaction, next_ms: Mapping[str, int], now_ms: int) -> set[str]:
+    """Say of each of these calls when it is asked for the next time, before it is asked for now.
+
+    Returns those that are to be asked for now; another may have been first.
+    """
+    return {
+        uid for uid, ask_ms in next_ms.items() if tx.one("ask_again", uid=uid, ask_ms=ask_ms, now_ms=now_ms) is not None
+    }
+
+
+def forget(tx: Transaction, uid: str, bill: Bill, now_ms: int) -> bool:
+    """Decide a call whose hold is over and for whose key no job is alive: nobody pays for it again. Whether it was."""
+    attempt = tx.one("attempt_by_uid", uid=uid)
+    if attempt is None or attempt.outcome != "ambiguous" or attempt.resolution is not None:
+        return False
+    if is_blocking(attempt, now_ms) or tx.one("live_job", key=attempt.idempotency_key) is not None:
+        return False
+    _decide(tx, attempt, bill, now_ms)
+    return True
+
+
+def forgotten(tx: Transaction, after: str, limit: int, asked_lanes: Collection[str], now_ms: int) -> Page:
+    """Of one page of the calls that nobody has decided, by key, those for which nobody waits.
+
+    What `asked_lanes` can be asked for is left to be asked for first.
+    """
+    rows = tx.all("undecided_after", after=after, limit=limit)
+    over = [
+        row.uid
+        for row in rows
+        if row.live is None
+        and not is_blocking(row, now_ms)
+        and (row.recall_hold_ms is None or row.lane not in asked_lanes)
+    ]
+    return Page(over, rows[-1].idempotency_key if len(rows) == limit else "")
+
+
+def _decide(tx: Transaction, attempt: Any, bill: Bill, now_ms: int) -> None:
+    body = tx.one("payload", job_id=attempt.job_id)
+    worst = bill(load_work(body.body), attempt.lane, now_ms) if body is not None else None
+    cost, certain = (worst.cost, worst.is_certain) if worst is not None else (None, False)
+    resolve(tx, attempt.uid, "nobody", worst=cost, certain=certain, now_ms=now_ms)

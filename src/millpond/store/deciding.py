@@ -1,0 +1,77 @@
+"""A person's word on what is unknown: `decide` what follows such a call, and `unpin` what one has led to."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from millpond.db.database import Transaction
+from millpond.store.holds import blocking
+from millpond.store.moves import move, note
+from millpond.store.persons import UNKNOWN, Moved, settle_undecided
+from millpond.store.settle import Bill
+
+Choice = Literal["pin", "same", "fail"]
+
+DECIDED = "ambiguous: outcome unknown, and a person does not pay again"
+
+
+def would_decide(tx: Transaction, job_id: int) -> Moved:
+    """Whether a person may decide a job now."""
+    return _can_decide(tx, tx.one("job_moves", job_id=job_id))
+
+
+def decide(tx: Transaction, job_id: int, choice: Choice, bill: Bill, now_ms: int) -> Moved:
+    """Decide what is unknown of a job's key, held or not: pay again on the next lane, on the same one, or not.
+
+    A call that is still listened to goes on, and its reply is received if it comes. `same` grants one more call, on
+    that very lane, whatever was tried there.
+    """
+    job = tx.one("job_moves", job_id=job_id)
+    can = _can_decide(tx, job)
+    if job is None or not can.moved:
+        return can
+    undecided = tx.all("undecided_of_key", idempotency_key=job.idempotency_key)
+    settle_undecided(tx, job, choice, bill, now_ms)
+    if choice == "fail":
+        move(tx, tx.all("job_moves", job_id=job_id)[0], "fail", now_ms, reason=DECIDED, by="person")
+        return can
+    if choice == "same":
+        last = undecided[-1]
+        tx.all("renew_budget", job_id=job_id, granted=1, floor_seq=last.seq, wished_lane=last.lane)
+    job = tx.all("job_moves", job_id=job_id)[0]
+    if job.state == "waiting":  # one that was asked is woken by the last of its calls that is decided
+        move(tx, job, "wake", now_ms, next_lane="")
+    return can
+
+
+def would_unpin(tx: Transaction, job_id: int) -> Moved:
+    """Whether a job is pinned to a lane by its past."""
+    job = tx.one("job_moves", job_id=job_id)
+    if job is None:
+        return UNKNOWN
+    if job.state not in ("ready", "waiting"):
+        return Moved(False, f"is {job.state}")
+    return Moved(True) if tx.one("last_pin", job_id=job_id) is not None else Moved(False, "is not pinned")
+
+
+def unpin(tx: Transaction, job_id: int, now_ms: int) -> Moved:
+    """Forget the calls of an unknown end that sent a job past a lane: it is routed from its first lane again."""
+    can = would_unpin(tx, job_id)
+    if can.moved:
+        pin = tx.one("last_pin", job_id=job_id)
+        assert pin is not None
+        tx.all("unpin_job", job_id=job_id, floor_seq=pin.seq)
+        note(tx, now_ms, "unpin", job_id=job_id)
+    return can
+
+
+def _can_decide(tx: Transaction, job: Any) -> Moved:
+    if job is None:
+        return UNKNOWN
+    if job.wait_reason not in ("asked", "held"):
+        return Moved(False, f"is {job.state}" + (f" ({job.wait_reason})" if job.wait_reason else ""))
+    if any(one.outcome is None for one in blocking(tx, job.idempotency_key, 0)):
+        return Moved(False, "its call is still under way")
+    if tx.one("undecided_of_key", idempotency_key=job.idempotency_key) is None:
+        return Moved(False, "nothing of it is unknown")
+    return Moved(True)

@@ -1,0 +1,63 @@
+"""`decide`, `unpin` and `reconcile`, and what status and explain say of a call whose outcome is unknown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from folder import Mill
+
+from millpond.drill.faultlane import FaultLane
+
+
+def paid(server: FaultLane, **more: Any) -> dict[str, Any]:
+    plain = {"kind": "chat", "base_url": server.base_url, "model": "m", "price": {"call_usd": 0.01}, "max_attempts": 1}
+    return {"lanes": {"paid": plain | more}}
+
+
+def test_reconcile_asks_what_became_of_a_call_and_says_so(mill: Mill) -> None:
+    with FaultLane(script=["reset"]) as server:
+        mill.settings(**paid(server, recall="store"))
+        mill.run("enqueue", "-", stdin="q\n")
+        mill.run("drain", "--max-iters", "1")
+        held = mill.run("explain", "1").stdout
+        assert "waits: held until" in held
+        assert "lane paid is asked at the next look what became of it" in held
+        assert "`millpond decide 1 pin|same|fail` decides now" in held
+        assert "its lane can be asked, and nobody does; next: millpond reconcile" in mill.run("status").stdout
+        assert "done 1" in (said := mill.run("reconcile").stdout)
+        assert "recalled 1" in said
+        assert "decided: recalled" in mill.run("explain", "1").stdout
+        assert json.loads(mill.run("--json", "reconcile").stdout)["recalled"] == 0
+
+
+def test_a_person_decides_what_was_asked(mill: Mill) -> None:
+    with FaultLane(script=["reset", "ok"]) as server:
+        mill.settings(**paid(server, after_hold="ask"))
+        mill.run("enqueue", "-", stdin="q\n")
+        mill.run("drain")
+        assert "millpond jobs state:asked, then millpond decide ID pin|same|fail" in mill.run("status").stdout
+        mill.run("decide", "1", "maybe", code=2)
+        assert mill.run("decide", "1", "same").stdout == "job 1 is ready; next: millpond drain\n"
+        mill.run("drain")
+        assert "job 1: is done; wanted one that is asked or held" in mill.run("decide", "1", "fail", code=2).stderr
+        assert server.accepted() == 2
+
+
+def test_unpin_says_what_it_did_and_why_not(mill: Mill, lane: FaultLane) -> None:
+    mill.settings(**paid(lane))
+    mill.run("enqueue", "-", stdin="q\n")
+    said = mill.run("unpin", "1", code=1).stdout
+    assert said == "unpinned 0 · eligible 0 · skipped 1 (1 is not pinned)\n"
+
+
+def test_a_lane_that_cannot_be_asked_is_refused_by_name(mill: Mill) -> None:
+    mill.settings(lanes={"local": {"kind": "command", "command": ["cat"], "price": 0, "recall": "store"}})
+    assert "lanes.local.recall: found store, and a lane of kind 'command'" in mill.run("drain", code=78).stderr
+
+
+def test_only_the_way_of_asking_that_is_not_read_yet_is_said_aloud(mill: Mill, lane: FaultLane) -> None:
+    mill.settings(**paid(lane, recall="background"))
+    assert "without effect: lanes.paid.recall" in mill.run("drain").stderr
+    mill.settings(**paid(lane, recall="store", settling_s=1))
+    assert "without effect" not in mill.run("drain").stderr

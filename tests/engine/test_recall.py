@@ -1,0 +1,188 @@
+"""What a lane remembers of a call that nobody heard: real calls over HTTP, to a server that keeps its answers."""
+
+from __future__ import annotations
+
+import asyncio
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from opened import Open
+
+from millpond import AsyncQueue, Queue
+from millpond.drill.faultlane import FaultLane
+from millpond.rules.job import Attempt, Prompt
+from millpond.rules.policy import AfterHold, Deadlines, LanePolicy
+from millpond.rules.price import PriceRule
+from millpond.testing.promises import check_promises
+
+CALL = PriceRule("stated", call_usd=Decimal("0.01"))
+SOON = Deadlines(total_ms=400)
+"""After these and the settling time, an absence proves something."""
+HOLD = {"realtime": 600_000, "batch": 600_000}
+
+
+def paid(server: FaultLane, **more: Any) -> LanePolicy:
+    plain: dict[str, Any] = {"tier": "paid", "price": CALL, "model": "m", "recall": "store", "hold_ms": HOLD}
+    return LanePolicy("paid", **(plain | {"base_url": server.base_url, "max_attempts": 1} | more))
+
+
+def ledger(queue: Queue) -> list[tuple[str | None, str | None]]:
+    return [(row.outcome, row.resolution) for row in queue.ledger()]
+
+
+def only(queue: Queue) -> Attempt:
+    [row] = queue.ledger()
+    return row
+
+
+@pytest.mark.parametrize("fault", ["reset", "cut", "stream_cut", "stream_error_after", "bad_json"])
+def test_a_reply_that_was_lost_on_the_way_is_recalled_and_nothing_is_paid_twice(open_queue: Open, fault: str) -> None:
+    with FaultLane(script=[fault]) as server:
+        queue = open_queue(paid(server))
+        job = queue.enqueue("q")
+        summary = queue.drain(until_empty=True)
+        assert (summary.done, summary.recalled, summary.paid_twice) == (1, 1, 0)
+        assert (summary.attempts, summary.spent_usd, summary.unpriced) == (1, Decimal("0.01"), 0)
+        assert (ledger(queue), server.accepted()) == ([("ok", "recalled")], 1)
+        result = queue.result(job)
+        assert result is not None
+        [post] = server.posts()
+        assert (result.text, result.tokens_in, result.tokens_out) == (post.result, post.tokens_in, post.tokens_out)
+        assert (result.cost, result.cost_is_estimate, result.finish_reason) == (Decimal("0.01"), False, "stop")
+        check_promises(queue.store)
+
+
+def test_a_lane_that_has_not_settled_yet_is_asked_again_until_it_has(open_queue: Open) -> None:
+    with FaultLane(script=["reset"], settling_s=1.5) as server:
+        queue = open_queue(paid(server, settling_ms=60_000))
+        queue.enqueue("q")
+        assert queue.drain(until_empty=True).recalled == 1
+        assert (ledger(queue), server.accepted()) == ([("ok", "recalled")], 1)
+        assert 2 <= server.listings() <= 4, "asked early, and at growing intervals"
+
+
+def test_a_call_that_its_lane_never_had_is_made_again(open_queue: Open) -> None:
+    with FaultLane(script=["503_bare", "ok"]) as server:
+        queue = open_queue(paid(server, max_attempts=2, deadlines=SOON), lease_ms=800)
+        queue.enqueue("q")
+        assert queue.drain(until_empty=True).done == 1
+        assert ledger(queue) == [("retryable", "absent"), ("ok", None)]
+        first = next(iter(queue.ledger()))
+        assert (first.code, first.cost, first.status) == ("absent", Decimal(0), 503)
+        assert queue.report().paid_twice.calls == 0
+
+
+def test_an_absence_proves_nothing_before_the_call_can_have_ended_and_settled(open_queue: Open) -> None:
+    with FaultLane(script=["503_bare", "ok"]) as server:
+        queue = open_queue(paid(server, deadlines=SOON, settling_ms=600_000))
+        job = queue.enqueue("q")
+        queue.drain(max_iters=1)
+        queue.reconcile()
+        assert (queue.job(job.job_id).wait_reason, ledger(queue)) == ("held", [("ambiguous", None)])
+        assert server.listings() == 1
+
+
+@pytest.mark.parametrize(
+    ("after_hold", "state", "resolution", "calls"),
+    [("same", "done", "same", 2), ("fail", "failed", "fail", 1), ("ask", "waiting", None, 1)],
+)
+def test_what_stays_unknown_until_the_hold_ends_is_decided_by_the_policy(
+    open_queue: Open, after_hold: AfterHold, state: str, resolution: str | None, calls: int
+) -> None:
+    with FaultLane(script=["503_bare", "ok"]) as server:
+        lane = paid(server, max_attempts=2, after_hold=after_hold, hold_ms={"realtime": 0, "batch": 1_500})
+        queue = open_queue(lane)
+        job = queue.enqueue("q")
+        queue.drain(until_empty=True)
+        assert (queue.job(job.job_id).state, server.accepted()) == (state, calls)
+        assert ledger(queue)[0] == ("ambiguous", resolution)
+        assert server.listings() >= 2, "asked at once, and when the hold ended"
+
+
+def test_a_listing_that_fails_says_nothing(open_queue: Open) -> None:
+    with FaultLane(script=["reset"], settling_s=0) as server:
+        queue = open_queue(paid(server))
+        job = queue.enqueue("q")
+        queue.drain(max_iters=1)
+        server.stop()
+        queue.reconcile()
+        assert queue.job(job.job_id).wait_reason == "held"
+        server.start()
+        assert queue.reconcile().done == 1
+        assert ledger(queue) == [("ok", "recalled")]
+
+
+def test_an_unusable_answer_that_is_recalled_counts_as_one_that_came(open_queue: Open) -> None:
+    lengthy = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    with FaultLane(script=["reset", "ok"], answer=lambda _: "no JSON at all") as server:
+        queue = open_queue(paid(server, max_attempts=3), max_unusable_per_job=1)
+        job = queue.enqueue(Prompt("q", schema=lengthy))
+        queue.drain(until_empty=True)
+        assert ledger(queue) == [("unusable", "recalled")]
+        assert only(queue).cost == Decimal("0.01"), "it was paid for"
+        assert queue.job(job.job_id).state == "failed"
+
+
+def test_a_cancelled_call_that_is_recalled_answers_the_next_who_asks_at_no_cost(open_queue: Open) -> None:
+    with FaultLane(script=["reset"], settling_s=0.3) as server:
+        queue = open_queue(paid(server))
+        job = queue.enqueue("q")
+        queue.drain(max_iters=1)
+        assert queue.cancel(job.job_id).done == 1
+        assert server.wait_for(1, 5)
+        while not queue.reconcile().recalled:
+            assert ledger(queue) == [("ambiguous", None)]
+        again = queue.enqueue("q")
+        assert (again.disposition, server.accepted()) == ("reused", 1)
+        assert queue.job(job.job_id).state == "cancelled"
+
+
+def test_what_nobody_waits_for_is_decided_when_its_hold_is_over_and_its_worst_case_is_booked(open_queue: Open) -> None:
+    with FaultLane(script=["503_bare"]) as server:
+        queue = open_queue(paid(server, hold_ms={"realtime": 0, "batch": 0}, after_hold="ask"))
+        job = queue.enqueue("q")
+        queue.drain()
+        assert queue.job(job.job_id).wait_reason == "asked"
+        queue.cancel(job.job_id)
+        queue.reconcile()
+        row = only(queue)
+        assert (row.resolution, row.cost, row.cost_is_estimate) == ("nobody", Decimal("0.01"), True)
+
+
+def test_a_lane_is_asked_before_a_job_fails_for_want_of_another(open_queue: Open) -> None:
+    with FaultLane(script=["reset"]) as server:
+        queue = open_queue(paid(server, hold_ms={"realtime": 0, "batch": 0}))
+        queue.enqueue("q")
+        assert queue.drain().done == 1
+        assert ledger(queue) == [("ok", "recalled")]
+
+
+def test_a_lane_that_cannot_be_asked_holds_nothing(open_queue: Open) -> None:
+    with FaultLane(script=["reset", "ok"]) as server:
+        queue = open_queue(paid(server, recall="none", max_attempts=2, after_hold="same"))
+        queue.enqueue("q")
+        assert queue.drain(until_empty=True).done == 1
+        assert (ledger(queue), server.listings()) == ([("ambiguous", "same"), ("ok", None)], 0)
+
+
+def test_a_worker_asks_before_it_pays_again(open_queue: Open) -> None:
+    with FaultLane(script=["reset"]) as server:
+        queue = open_queue(paid(server, hold_ms={"realtime": 0, "batch": 0}))
+        job = queue.enqueue("q")
+        queue.drain(max_iters=1)
+        [lease] = queue.lease(1)
+        assert queue.record(lease) is None, "nothing is to be sent"
+        assert (queue.job(job.job_id).state, ledger(queue)) == ("done", [("ok", "recalled")])
+
+
+def test_an_async_queue_reconciles_on_a_running_loop(open_queue: Open) -> None:
+    with FaultLane(script=["reset"]) as server:
+        queue = open_queue(paid(server))
+        queue.enqueue("q")
+        queue.drain(max_iters=1)
+
+        async def reconcile() -> int:
+            return queue.reconcile().done + (await AsyncQueue(queue).reconcile()).done
+
+        assert asyncio.run(reconcile()) == 1
