@@ -75,7 +75,7 @@ REPLY = Reply(
 )
 ENDINGS = [
     kept("a"),
-    kept("b", job=Fence(7, 3)),
+    replace(kept("b", job=Fence(7, 3)), how="recalled"),
     Kept("c", "free", ending(evidence_of(REPLY), Cost(Decimal("0.000001"), "stated")), ACCEPT, Fence(1, 1), 5),
     Kept("d", "free", ending(Evidence(said="saturated", retry_info_ms=9, headers={"retry-after": "9"}),
          closing=Closing(None, "no money", "down")), Then("release", UNROUTED, None, "why", True), Fence(1, 1), 5),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -71,6 +72,17 @@ def test_the_same_call_made_again_writes_it(open_queue: Open) -> None:
         queue.settle(lease, uid, LONG)
     assert queue.settle(lease, uid, LONG)
     assert (queue.counts()["done"], spools(queue)) == (1, [])
+
+
+def test_a_reply_that_waits_is_written_before_its_lease_lapses(open_queue: Open) -> None:
+    """Its worker does not come back, so nobody renews the lease; what the call brought is at hand all the same."""
+    queue = open_queue(*by_hand(open_queue).policy.lanes.values(), lease_ms=1_500)
+    lease, uid = called(queue)
+    with full(queue), pytest.raises(QueueUnavailable):
+        queue.settle(lease, uid, LONG)
+    while queue.job(lease.job_id).state == "leased":
+        threading.Event().wait(0.05)
+    assert (queue.job(lease.job_id).state, spools(queue)) == ("done", [])
 
 
 def test_what_another_reply_brings_along_is_written_too(open_queue: Open) -> None:
