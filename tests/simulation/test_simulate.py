@@ -11,7 +11,7 @@ from collections import Counter
 from typing import get_args
 
 import pytest
-from histories import LATE, OK, REMEMBERS, ask, take, two_lanes, world
+from histories import LATE, OK, REMEMBERS, ask, take, two_lanes, until, world
 from removals import without_sql
 
 from millpond.rules import effects as steps
@@ -30,7 +30,7 @@ PARTS = os.cpu_count() or 1
 
 OFTEN = {
     "asked", "cancelled", "conflict", "crashed", "froze", "lease lost", "reclaimed", "replayed", "retried",
-    "taken back", "withdrawn", "Detach", "Resolve",
+    "taken back", "withdrawn", "kept", "Detach", "Resolve",
 }  # fmt: skip
 """What comes up among so few seeds already; what is rarer is in the small cases below."""
 
@@ -135,6 +135,26 @@ def dies_or_sleeps(
             made.tend(heir)
         made.calm()
         return effect
+
+
+@pytest.mark.parametrize("dies", [True, False], ids=["dies", "sleeps"])
+@pytest.mark.parametrize("plan", [*UNKNOWN, *KNOWN], ids=lambda plan: plan.kind)
+def test_a_drainer_may_die_or_sleep_with_an_end_that_it_could_not_write(plan: Plan, dies: bool) -> None:
+    with world(two_lanes()) as made:
+        worker, heir, *_ = made.drainers
+        made.plans.append(plan)
+        flight = until(made, take(made, worker, ask(made)), steps.Settle)
+        made.fill(60_000)
+        made.fly(flight)
+        if dies:
+            made.crash(worker)
+        else:
+            made.freeze(worker, 120_000)
+        made.pass_time(60_000)
+        made.tend(heir)
+        row = made.witness.seen.attempts[flight.uid]
+        assert row.outcome == made.witness.outcomes.get(flight.uid, "ambiguous")
+        made.calm()
 
 
 @pytest.mark.parametrize("after_hold", get_args(AfterHold))

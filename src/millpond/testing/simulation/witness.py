@@ -102,6 +102,10 @@ class Witness:
         """Attempt uid -> the reply that was delivered."""
         self.owed: str | None = None
         """The attempt whose good reply must be in force after this step."""
+        self.kept: dict[str, Ending] = {}
+        """Attempt uid -> its end, which somebody has and the queue did not take yet."""
+        self._left: set[str] = set()
+        """Those of them that were kept while their owner was not given up: whoever does that writes them first."""
         self._asked_ms: dict[str, int] = {}
         self._recallable_ms: dict[str, int] = {}
         """Attempt uid -> until when at least its key is held for its lane to be asked, by the policy alone."""
@@ -149,7 +153,8 @@ class Witness:
 
         Never on a lane that a person has stopped. Only under the job's present lease, never for a key that has its
         answer, never after policy said that the job's last call is not paid again, and never while an earlier call of
-        the key may still speak: one whose owner lives, and whose hold, if it has one, is not over.
+        the key may still speak: one whose owner lives, and whose hold, if it has one, is not over; or one whose reply
+        its owner kept before it was given up, for others to write first.
         """
         job, key = self.seen.jobs[lease.job_id], lease.idempotency_key
         if (job.state, job.lease_no) != ("leased", lease.lease_no):
@@ -162,6 +167,8 @@ class Witness:
             is_heard = row.uid not in self._delivered and now_ms < self._held_until.get(row.uid, now_ms + 1)
             if row.idempotency_key == key and is_heard and row.owner in self.seen.living:
                 raise PromiseBroken(f"call {uid} was recorded while {row.uid} of key {key} is listened to")
+            if row.idempotency_key == key and row.uid in self._left and row.owner not in self.seen.living:
+                raise PromiseBroken(f"call {uid} was recorded before the end of {row.uid} was written, which was kept")
             if row.idempotency_key == key and row.uid not in self._delivered and self._can_tell(row, now_ms):
                 raise PromiseBroken(f"call {uid} was recorded while the lane of {row.uid} can still be asked")
             if row.idempotency_key == key and row.resolution == "fail" and row.seq > job.floor_seq:
@@ -199,10 +206,19 @@ class Witness:
         if row.outcome in (None, "ambiguous") and row.resolution is None:
             self._held_until[uid] = min(until_ms, self._held_until.get(uid, until_ms))
 
+    def keep(self, uid: str, ending: Ending) -> None:
+        """The queue did not take how an attempt ended; who has it keeps it. Others may have written it meanwhile."""
+        if uid not in self._delivered:
+            self.kept[uid] = ending
+            if self.seen.attempts[uid].owner in self.seen.living:
+                self._left.add(uid)
+
     def delivered(self, uid: str, ending: Ending) -> None:
         """Somebody is about to write how an attempt ended. The first evidence counts; a reply is kept in any case."""
         row, outcome, reply = self.seen.attempts[uid], ending.outcome, ending.evidence.reply
         self._delivered.add(uid)
+        self.kept.pop(uid, None)
+        self._left.discard(uid)
         if outcome != "ambiguous":
             self.outcomes.setdefault(uid, outcome)
             self.used.setdefault(uid, ending.evidence.usage or Usage())
@@ -256,6 +272,8 @@ class Witness:
             state = self.seen.jobs[self.seen.requests[id_].job_id].state
             if not ask.withdrawn and state not in ("done", "failed"):
                 raise PromiseBroken(f"request {id_} ends with its job {state}")
+        for uid in self.kept:
+            raise PromiseBroken(f"the end of {uid} was kept, and is never written")
         for row in self.seen.attempts.values():
             if row.outcome is None or row.listener is not None:
                 raise PromiseBroken(f"attempt {row.uid} stays open, or listened to by {row.listener}, for ever")
