@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from mill import Home
-from test_killed_anywhere import Step, killed, mended, of_a_journey
+from standing import Step, killed, mended, of_a_journey
 
 from millpond.drill.faultlane import FaultLane
 
