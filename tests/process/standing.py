@@ -104,11 +104,13 @@ def killed(home: Home, step: Step, *words: str, once: Callable[[], bool] = lambd
     ) as process:  # fmt: skip
         assert process.stderr is not None
         said: list[str] = []
-        while (line := process.stderr.readline()) and line != "here\n":
-            said.append(line)
-        assert line == "here\n", f"it never came to {step}:\n{''.join(said)}"
-        assert once(), f"at {step}, what was waited for did not come"
-        process.kill()
+        try:
+            while (line := process.stderr.readline()) and line != "here\n":
+                said.append(line)
+            assert line == "here\n", f"it never came to {step}:\n{''.join(said)}"
+            assert once(), f"at {step}, what was waited for did not come"
+        finally:
+            process.kill()
         out, _ = process.communicate(timeout=60)
         assert process.returncode == -9
     return out

@@ -12,13 +12,7 @@ from standing import Step, killed, mended, of_a_journey
 
 from millpond.drill.faultlane import FaultLane
 
-MAY_HAVE_LEFT = [
-    of_a_journey("Record", "after"),
-    of_a_journey("Call", "before"),
-    of_a_journey("Call", "after"),
-    of_a_journey("Settle", "before"),
-    of_a_journey("Settle", "after"),
-]
+MAY_HAVE_LEFT = [of_a_journey("Record", "after"), of_a_journey("Call", "after")]
 
 
 def recalling(fault: FaultLane, **more: Any) -> dict[str, Any]:
