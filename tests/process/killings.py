@@ -14,7 +14,9 @@ from mill import Home
 from standing import Step, killed, mended, of_a_journey
 
 from millpond import Queue, Receipt
+from millpond.drill.chatfake import default_answer
 from millpond.drill.faultlane import FaultLane
+from millpond.engine.spool import MARK
 
 QUESTION = "Is a duck a bird?"
 
@@ -48,6 +50,11 @@ class Row:
 
     lane: LaneKind
     points: tuple[Point, ...]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the queue takes nothing from the moment its lane has the call until the first program is killed."""
+        return self.points[0] in SPOOL
 
     @property
     def where(self) -> str:
@@ -114,8 +121,6 @@ JOURNEY = [
 ]
 """One call, from the lease to the end of the drain."""
 
-NAMED = {point.words: point for point in JOURNEY}
-
 _POSTS = ("charge not committed", "charged, not marked as posted", "posted")
 SECOND_CALL = [
     replace(point, step=replace(point.step, times=2)) if point.words in _POSTS else point for point in JOURNEY
@@ -145,16 +150,30 @@ RECALL = [
     Point("recalled end not committed", function("store.settle", "settle", "after")),
     Point("recalled end committed", function("engine.recall", "recalled", "before")),
 ]
+SPOOL = [
+    Point("refused by the queue, not yet kept", function("engine.spool", "Spool.keep", "before"), "sent"),
+    Point("refused, entry written", function("engine.spool", "Spool._write", "after"), "written"),
+    Point("refused, kept", function("engine.spool", "Spool.keep", "after"), "written"),
+]
+"""While the queue takes nothing: its file is not where it was."""
+REPLAY = [
+    Point("before the replay", function("engine.spool", "_replay", "before")),
+    Point("replayed end not committed", function("store.settle", "settle", "after")),
+    Point("replayed end committed", function("engine.spool", "_write_late", "after")),
+    Point("spool deleted", function("engine.spool", "_replay", "after")),
+]
 BOOK_OF_RECONCILE = Point("before the book is kept", function("engine.reconciling", "keep_book", "before"))
 OF_RECONCILE = [
     replace(point, words=f"{point.words}, in `reconcile`", program="reconcile")
     for point in (*RECLAIM[:3], *RECALL, BOOK_OF_RECONCILE)
 ]
 
+NAMED = {point.words: point for point in (*JOURNEY, *SPOOL)}
+
 
 def once() -> list[Row]:
     """Killed once, at every point of a journey, on every kind of lane."""
-    return [Row(lane, (point,)) for point in JOURNEY for lane in LANES]
+    return [Row(lane, (point,)) for point in (*JOURNEY, *SPOOL) for lane in LANES]
 
 
 def again() -> list[Row]:
@@ -166,6 +185,8 @@ def again() -> list[Row]:
     rows += [Row("asks", (lost, point)) for point in (*RECLAIM, DECIDE[0], *GIVE)]
     rows += [Row("fails", (lost, point)) for point in (*RECLAIM, *DECIDE, *GIVE)]
     rows += [Row("plain", (settled, point)) for point in RECLAIM]
+    rows += [Row("plain", (NAMED["refused, kept"], point)) for point in (*REPLAY, *RECLAIM)]
+    rows += [Row("recalls", (NAMED["refused, kept"], point)) for point in REPLAY]
     return rows
 
 
@@ -187,20 +208,31 @@ def play(row: Row, folder: Path) -> Seen:
 
     Everything that must hold of the queue and its spend book, whatever happened, is checked here.
     """
-    with FaultLane() as fault:
+    database = folder / ".millpond/queue.db"
+    away = database.with_suffix(".away")
+
+    def answer(asked: dict[str, Any]) -> str:
+        if row.is_refused and fault.accepted() == 1:
+            database.rename(away)
+        return default_answer(asked)
+
+    with FaultLane(answer=answer) as fault:
         home = Home(folder, **settings(fault, row.lane))
         with Queue.open(home.home) as queue:
             receipt = queue.enqueue(QUESTION)
-        sent = 0
+        sent, was_kept = 0, False
         for point in row.points:
             sent += point.called in ("sent", "written")
             words = ("drain", "--until-empty") if point.program == "drain" else (point.program,)
             killed(home, point.step, *words, once=lambda sent=sent: fault.wait_for(sent, timeout_s=60))
+            if away.exists():
+                away.rename(database)
+                was_kept = any(MARK in spool.read_bytes() for spool in database.parent.glob("queue.db.d/spool/*.spool"))
         with mended(home) as queue:
-            return _seen(queue, receipt, fault.accepted())
+            return _seen(queue, receipt, fault.accepted(), was_kept)
 
 
-def _seen(queue: Queue, receipt: Receipt, posts: int) -> Seen:
+def _seen(queue: Queue, receipt: Receipt, posts: int, was_kept: bool) -> Seen:
     ledger = list(queue.ledger())
     [job] = queue.store.jobs()
     answers = [(no, one) for no, one in enumerate(ledger, 1) if one.artifact_id is not None]
@@ -210,6 +242,6 @@ def _seen(queue: Queue, receipt: Receipt, posts: int) -> Seen:
         result = queue.result(receipt)
         assert result is not None
         assert str(result.text).startswith("answer to")
-        answered_by = f"call {no}" + (", recalled" if one.resolution == "recalled" else "")
+        answered_by = f"call {no}" + (", recalled" if one.resolution == "recalled" else ", kept" * was_kept)
     words = tuple(f"{one.outcome} ({one.resolution})" if one.resolution else str(one.outcome) for one in ledger)
     return Seen(posts, words, queue.report().paid_twice.calls, answered_by)

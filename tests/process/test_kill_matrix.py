@@ -22,6 +22,7 @@ SOON = {
     "plain: first byte",
     "asks: head sent",
     "fails: reply in hand",
+    "plain: refused, kept",
     "recalls: reply in hand, then recalled end not committed",
     "recalls: reply in hand, then its lane has answered, in `reconcile`",
 }
