@@ -8,17 +8,11 @@ from typing import Any
 
 import pytest
 from mill import Home
-from test_killed_anywhere import Step, killed, mended, of_a_journey
+from standing import Step, killed, mended, of_a_journey
 
 from millpond.drill.faultlane import FaultLane
 
-MAY_HAVE_LEFT = [
-    of_a_journey("Record", "after"),
-    of_a_journey("Call", "before"),
-    of_a_journey("Call", "after"),
-    of_a_journey("Settle", "before"),
-    of_a_journey("Settle", "after"),
-]
+MAY_HAVE_LEFT = [of_a_journey("Record", "after"), of_a_journey("Call", "after")]
 
 
 def recalling(fault: FaultLane, **more: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from time import monotonic, sleep
 import pytest
 from held_up import Drain, full, locked, moved_away, no_longer_than, small_disk
 from mill import Home
-from test_killed_anywhere import Step, killed
+from standing import Step, killed
 
 from millpond import Queue
 from millpond.drill.faultlane import FaultLane
