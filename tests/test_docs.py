@@ -1,7 +1,7 @@
 """The pages are true: their snippets run, their links lead somewhere, and the command line is described as it is.
 
-The option tables of docs/cli.md, the faults of docs/testing.md and the list of decisions are drawn. After a change of
-them: `.venv/bin/python tests/test_docs.py`.
+The option tables of docs/cli.md, the faults of docs/testing.md, the cases of docs/promises.md and the list of decisions
+are drawn. After a change of them: `.venv/bin/python tests/test_docs.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pathlib import Path
 
 import click
 import pytest
+from cases import TABLE as CASE_TABLE
+from cases import WENT_WRONG, files_by_case, table_of_cases
 from published import DUPLICATES, TOKENS_AND_CROSSINGS
 
 from millpond.drill.script import FAULTS
@@ -28,7 +30,7 @@ from millpond.settings import load
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 CLI_PAGE = DOCS / "cli.md"
-DRAWN = [CLI_PAGE, DOCS / "testing.md", DOCS / "index.md"]
+DRAWN = [CLI_PAGE, DOCS / "testing.md", DOCS / "index.md", DOCS / "promises.md"]
 RUN = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 """Pages whose blocks are run."""
 READ = [*RUN, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
@@ -294,6 +296,7 @@ def drawn(page: str) -> str:
     for verb, command in commands().items():
         table = table_of(command)
         page = re.sub(TABLE.format(verb), lambda m, t=table: m[1] + t + m[3], page, flags=re.DOTALL)
+    page = re.sub(CASE_TABLE, lambda m: m[1] + table_of_cases() + m[3], page, flags=re.DOTALL)
     page = re.sub(FAULT_TABLE, lambda m: m[1] + table_of_faults() + m[3], page, flags=re.DOTALL)
     return re.sub(DECISIONS, lambda m: m[1] + list_of_decisions() + m[3], page, flags=re.DOTALL)
 
@@ -327,6 +330,17 @@ def _yes(claim: bool) -> str:
 def test_what_is_drawn_from_the_program_is_up_to_date(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert text == drawn(text), f"{page.name} is out of date: .venv/bin/python tests/test_docs.py draws it anew"
+
+
+def test_every_case_that_a_page_tells_of_has_its_tests() -> None:
+    assert set(files_by_case()) == set(WENT_WRONG)
+
+
+@pytest.mark.parametrize("page", [page for page in READ if page.exists()], ids=lambda page: page.name)
+def test_every_file_of_the_checkout_that_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(r"`[^`\n]*?((?:tests|src)/[\w./-]+)[^`\n]*`", text))
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
 def test_every_verb_has_its_section_and_no_other_has() -> None:

@@ -78,7 +78,7 @@ def test_asking_who_drains_refuses_no_drain_that_starts_meanwhile(
     DrainLock(tmp_path).take(0)
 
 
-def test_a_lock_file_deleted_and_made_anew_lets_nobody_in_beside_its_holder(tmp_path: Path) -> None:
+def test_o05_a_lock_file_deleted_and_made_anew_lets_nobody_in_beside_its_holder(tmp_path: Path) -> None:
     held = Lock(tmp_path / "a.lock")
     assert held.take()
     assert held.stands()
@@ -96,7 +96,7 @@ def test_an_owner_is_dead_when_its_process_is_and_not_before(tmp_path: Path, hol
     assert is_dead(tmp_path, theirs)
 
 
-def test_an_owner_whose_lock_file_was_deleted_is_not_taken_for_dead_while_it_runs(
+def test_o05_an_owner_whose_lock_file_was_deleted_is_not_taken_for_dead_while_it_runs(
     tmp_path: Path, holder: Holder
 ) -> None:
     process, uuid = holder("own")

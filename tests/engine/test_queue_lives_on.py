@@ -58,7 +58,7 @@ def test_a_drain_that_ends_by_a_fault_gives_back_its_lock_and_its_jobs(
     assert queue.drain(lanes=lambda work: "x").reason != "lock_held"
 
 
-def test_a_drain_whose_lock_file_was_deleted_leases_nothing_more(open_queue: Open) -> None:
+def test_o05_a_drain_whose_lock_file_was_deleted_leases_nothing_more(open_queue: Open) -> None:
     queue = open_queue()
     queue.enqueue_many([f"q{n}" for n in range(5)])
     calls: list[Any] = []

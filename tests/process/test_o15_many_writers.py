@@ -7,6 +7,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import apsw
+
 from millpond import Policy, Queue
 from millpond.rules.policy import LanePolicy
 
@@ -60,3 +62,28 @@ def test_o15_six_writers_and_a_reader_lose_nothing_and_lease_nothing_twice(tmp_p
     assert reader.communicate()[0].split() == ["ready", "intact"]
     assert (len(jobs), set(jobs.values())) == (total, {1})
     assert set(leases.values()) == {1}
+
+
+IMPATIENT = """
+import sys
+from millpond.db.sqlite import SqliteDatabase
+SqliteDatabase.__init__.__kwdefaults__["busy_ms"] = 100
+from millpond.faces.cli import main
+main()
+"""
+
+
+def test_o15_an_enqueue_that_cannot_commit_gives_no_id_and_says_so(tmp_path: Path) -> None:
+    home, rows = tmp_path / "home", tmp_path / "rows.txt"
+    rows.write_text("Is a duck a bird?\nIs a newt a fish?\n", encoding="utf-8")
+    Queue.open(home).close()
+    other = apsw.Connection(str(home / "queue.db"))
+    other.execute("BEGIN IMMEDIATE").fetchall()
+    how = [sys.executable, "-c", IMPATIENT, "--home", str(home), "enqueue", str(rows)]
+    refused = subprocess.run(how, capture_output=True, text=True, timeout=60, check=False)
+    assert (refused.returncode, refused.stdout) == (75, "")
+    assert "stayed locked" in refused.stderr
+    other.execute("ROLLBACK").fetchall()
+    other.close()
+    taken = subprocess.run(how, capture_output=True, text=True, timeout=60, check=False)
+    assert (taken.returncode, taken.stdout) == (0, "1\n2\n"), "none had been used up"

@@ -237,7 +237,7 @@ def finishes(home: Home, drain: Drain, left: Left, *, is_orderly: bool) -> None:
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda one: one.name)
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_once(tmp_path: Path, moment: str, number: signal.Signals) -> None:
+def test_o09_one_signal_at_any_moment(tmp_path: Path, moment: str, number: signal.Signals) -> None:
     at = MOMENTS[moment]
     with drain_at(at, tmp_path) as (home, drain):
         drain.process.send_signal(number)
@@ -255,7 +255,9 @@ TWO = [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT), (signal.
 
 @pytest.mark.parametrize(("first", "second"), TWO, ids=lambda one: one.name)
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_twice(tmp_path: Path, moment: str, first: signal.Signals, second: signal.Signals) -> None:
+def test_o09_two_signals_at_any_moment(
+    tmp_path: Path, moment: str, first: signal.Signals, second: signal.Signals
+) -> None:
     """The exit code is that of the first."""
     at = MOMENTS[moment]
     with drain_at(replace(at, options=("--grace", "60")) if at is CALL else at, tmp_path) as (home, drain):
@@ -271,7 +273,7 @@ def test_twice(tmp_path: Path, moment: str, first: signal.Signals, second: signa
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_killed(tmp_path: Path, moment: str) -> None:
+def test_o09_a_drain_that_is_killed_at_any_moment(tmp_path: Path, moment: str) -> None:
     at = MOMENTS[moment]
     with drain_at(at, tmp_path) as (home, drain):
         drain.process.kill()
@@ -294,7 +296,7 @@ def drawn(page: str) -> str:
 # --- who started it is gone -------------------------------------------------------------------------------------------
 
 
-def test_a_terminal_that_closes_ends_a_drain_and_loses_nothing(tmp_path: Path) -> None:
+def test_o09_a_terminal_that_closes_ends_a_drain_and_loses_nothing(tmp_path: Path) -> None:
     """The system hangs up the session of a terminal that is gone, and nothing can be written there any more."""
     with FaultLane(per_prompt={"one": ["slow"]}, slow_s=1) as fault:
         home = Home(tmp_path, lanes={"paid": lane_of(fault)})
