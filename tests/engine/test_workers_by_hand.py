@@ -10,6 +10,7 @@ import pytest
 from opened import Open, command
 
 from millpond import Ambiguous, LeaseLost, Queue, Saturated
+from millpond.engine.tenure import Tenure
 from millpond.rules.policy import Backoff, LanePolicy
 from millpond.rules.price import FREE
 
@@ -131,3 +132,17 @@ def test_a_forked_worker_leases_under_a_name_of_its_own(open_queue: Open) -> Non
     assert (again.job_id, again.owner) == (theirs, lease.owner), "what the child held is taken back at its end"
     assert queue.record(lease) is not None
     assert (queue.job(mine).state, queue.job(theirs).leases_lost) == ("leased", 1)
+
+
+def test_a_worker_that_slept_while_its_row_was_written_is_told_to_send_nothing(
+    open_queue: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = by_hand(open_queue)
+    job = queue.enqueue("a").job_id
+    [lease] = queue.lease()
+    monkeypatch.setattr(Tenure, "stands", lambda _: not list(queue.ledger()))
+    with pytest.raises(LeaseLost):
+        queue.record(lease)
+    monkeypatch.undo()
+    [row] = queue.ledger()
+    assert (row.outcome, row.cost, queue.job(job).wait_reason) == ("retryable", 0, "backoff")

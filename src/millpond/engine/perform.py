@@ -289,16 +289,15 @@ class _Flight:
         return recorded
 
     async def call(self, effect: steps.Call) -> Heard | Silence:
+        if not await self.ground.scribe.look(partial(self.ground.store.holds, self.lease)):
+            return self._unsent(effect.lane, "lease_lost", "cancelled, answered or given to another before the call")
+        # Nothing is waited for from here to the first byte: a look may take as long as a commit before it.
         if self.ground.was_cut.is_set():
             return self._unsent(effect.lane, "stopped", "the drain was stopped before the call")
         is_old = self.ground.boot_ms() - self.taken_boot_ms >= self.ground.policy.lease_ms
         if is_old or not self.ground.may_send(self.lease.owner):
             # We slept between lease and call (suspend, SIGSTOP): others may have given us up.
             return self._unsent(effect.lane, "lease_too_old", "slept before the call")
-        if not await self.ground.scribe.look(partial(self.ground.store.holds, self.lease)):
-            return self._unsent(effect.lane, "lease_lost", "cancelled, answered or given to another before the call")
-        if self.ground.was_cut.is_set():
-            return self._unsent(effect.lane, "stopped", "the drain was stopped before the call")
         lane = self.ground.lanes[effect.lane]
         call = LaneCall(
             uid=effect.uid,

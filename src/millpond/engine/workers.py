@@ -41,7 +41,7 @@ from millpond.rules.effects import (
     Settle,
     Then,
 )
-from millpond.rules.errors import REFUSED, LeaseLost, UsageError
+from millpond.rules.errors import REFUSED, LeaseLost, Retryable, UsageError
 from millpond.rules.evidence import Absent, Evidence, Unknown
 from millpond.rules.job import Lease, Reply
 from millpond.rules.journey import Cleared, approach, call
@@ -154,6 +154,10 @@ class Workers:
         if cleared is None:
             self._in_hand.gave(lease)
             return None
+        if self._tenure is not None and lease.owner == self._tenure.uuid and not self._tenure.stands():
+            with suppress(LeaseLost):  # it slept while the row was written: others may have given it up
+                self.settle(lease, cleared.recorded.uid, Retryable("slept before the call"))
+            raise LeaseLost(lost(lease))
         return cleared.recorded.uid
 
     def settle(self, lease: Lease, attempt: str, said: Any) -> bool:
