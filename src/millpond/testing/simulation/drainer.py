@@ -237,7 +237,7 @@ def recollect(ground: Ground, uid: str, lane: str, started_ms: int) -> Heard | A
     elif proves_absence(ground.policy, ground.policy.lane(lane), started_ms, now_ms):
         said = Absent()
     ground.log("recalled", uid, type(said).__name__)
-    ground.witness.asked(uid, said, now_ms)
+    ground.witness.asked(uid, said, ground.store.now_ms())  # by the clock of who asked: so is the hold judged
     return said
 
 
@@ -383,8 +383,8 @@ class Drainer:
         elif isinstance(said, Absent):
             ending, how = absence(one.code), "absent"
         if ending is not None:
-            ground.witness.delivered(one.uid, ending)
             ground.store.settle(one.uid, ending, ACCEPT, lane=one.lane, lease=None, how=how)
+            ground.witness.delivered(one.uid, ending)  # who dies before that has not delivered it
         elif one.hold_until_ms is None or one.hold_until_ms <= ground.clock():
             ground.store.forget(one.uid, ground.bill)
 

@@ -124,6 +124,12 @@ class Witness:
             self._retired[key] = len(self.numbers)
         if request_id in self.asks:
             raise PromiseBroken(f"request id {request_id} was given twice")
+        for row in self.seen.attempts.values():
+            may_answer = row.outcome is None or row.listener in self.seen.living
+            if row.idempotency_key == key and row.fingerprint != fingerprint and may_answer:
+                raise PromiseBroken(
+                    f"request {request_id} was taken in under {key}, and {row.uid} does other work for it"
+                )
         self.asks[request_id] = Ask(key, fingerprint, len(self.numbers) if retires else 0)
 
     def withdrawn(self, request_ids: Iterable[int], withdrawn: bool) -> None:

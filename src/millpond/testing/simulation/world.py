@@ -33,7 +33,7 @@ from millpond.rules.job import Lease, Prompt, Receipt
 from millpond.rules.policy import Policy
 from millpond.rules.stops import Whole, wanted
 from millpond.rules.verdict import end
-from millpond.spend.book import APPLICATION_ID, SpendBook
+from millpond.spend.book import APPLICATION_ID
 from millpond.spend.book import RESOURCES as BOOK_RESOURCES
 from millpond.store.bodies import dump_work
 from millpond.store.deciding import Choice
@@ -46,6 +46,7 @@ from millpond.testing.simulation import calls
 from millpond.testing.simulation.auditor import Auditor
 from millpond.testing.simulation.calls import Kind, Plan
 from millpond.testing.simulation.drainer import Drainer, Flight, Ground
+from millpond.testing.simulation.fuse import Died, Fuse, MortalBook, MortalDatabase
 from millpond.testing.simulation.witness import PromiseBroken, Witness, look
 
 CHOICES = get_args(Choice)
@@ -97,11 +98,13 @@ class World:
         self.plans: list[Plan] = []
         """What becomes of the next calls, one after the other; after the last, chance decides."""
         self._skew_ms = 0
-        self.store = Store(open_sqlite(self.path, durable=False), lambda: self.clock() + self._skew_ms)
+        self._fuse = Fuse()
+        db = MortalDatabase(open_sqlite(self.path, durable=False), self._fuse)
+        self.store = Store(db, lambda: self.clock() + self._skew_ms)
         self._eye = _eye(self.path, "looks.sql", RESOURCES)
         self.witness = Witness(self._eye, self.policy)
         book_path = self.folder / "spend.db" if beside is None else beside.book.path
-        self.book = SpendBook(book_path, self.store.uuid, self.clock, durable=False)
+        self.book = MortalBook(book_path, self.store.uuid, self.clock, self._fuse)
         self.book.db.checkpoint()  # it is there from the first look on
         self._book_eye = _eye(book_path, "entries.sql", BOOK_RESOURCES, application_id=APPLICATION_ID)
         self.auditor = Auditor(self._book_eye, self.store.uuid)
@@ -151,6 +154,9 @@ class World:
             self.log("asked", one.idempotency_key, f"request {answer.request_id}", answer.disposition, how)
             self.witness.acknowledged(answer.request_id, one.idempotency_key, one.fingerprint, answer.disposition)
         self._check()
+        for job_id in {one.job_id for one in answers if isinstance(one, Receipt) and one.disposition == "new"}:
+            if self.witness.seen.jobs[job_id].wait_reason == "held":
+                self.log("asked behind a call", f"job {job_id}")
         return answers
 
     def withdraw(self, request_id: int, hold_ms: int) -> None:
@@ -341,6 +347,19 @@ class World:
         keep_book(self.store, self.book)
         self.log("kept the book")
         self._check()
+
+    def die_tending(self, drainer: Drainer, after: int) -> bool:
+        """A process dies while it tends and keeps the book, after so many transactions. Whether it made as many."""
+        errands = (partial(self.tend, drainer), self.keep_book)
+        try:
+            with self._fuse.lit(after):
+                for errand in errands:
+                    errand()
+        except Died:
+            self.log("died tending", drainer.owner, f"after {after} transactions")
+            self.crash(drainer)
+            return True
+        return False
 
     def crash(self, drainer: Drainer) -> None:
         """A process dies, its calls with it; another comes up."""
