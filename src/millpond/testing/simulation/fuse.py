@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from millpond.db.database import Database, Transaction
+from millpond.db.database import Transaction
+from millpond.db.sqlite import SqliteDatabase
 from millpond.rules.effects import Charge
 from millpond.spend.book import SpendBook
 
@@ -48,7 +49,8 @@ class Fuse:
 class MortalDatabase:
     """A database whose writer may die before a transaction."""
 
-    def __init__(self, db: Database, fuse: Fuse) -> None:
+    def __init__(self, db: SqliteDatabase, fuse: Fuse) -> None:
+        self.path = db.path
         self._db = db
         self._fuse = fuse
 

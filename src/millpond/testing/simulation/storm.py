@@ -25,8 +25,8 @@ LEASE_MS = 15_000
 
 SHARES: Mapping[str, float] = {
     "work": 70, "time": 6, "ask": 9, "withdraw": 1, "take_back": 1, "cancel": 2, "retry": 2.5, "decide": 0.5,
-    "replay": 1, "close": 0.2, "open": 0.7, "stop": 0.4, "resume": 1, "crash": 1.2, "freeze": 0.8,
-    "say": 0.5, "unpin": 0.3, "drop": 0.4, "set_clock": 0.4, "die_tending": 0.7,
+    "replay": 1, "close": 0.2, "open": 0.7, "stop": 0.4, "resume": 1, "crash": 1.8, "freeze": 0.8,
+    "say": 0.5, "unpin": 0.9, "drop": 0.4, "set_clock": 0.4, "die_tending": 0.7,
 }  # fmt: skip
 """How often each thing is done in the storm, in per cent or so; each seed has its own leanings."""
 
@@ -177,7 +177,7 @@ class Storm:
 
     def _kill(self, drainer: Drainer) -> None:
         """Let a process die now, or whichever is next about to do something: else few would die before what is rare."""
-        if self.rng.random() < 0.4:
+        if self.rng.random() < 0.25:
             self.world.crash(drainer)
         else:
             self._dooms.add(self.rng.choice(get_args(steps.Effect)))
