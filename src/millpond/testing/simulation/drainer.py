@@ -383,8 +383,8 @@ class Drainer:
         elif isinstance(said, Absent):
             ending, how = absence(one.code), "absent"
         if ending is not None:
+            ground.witness.delivered(one.uid, ending)
             ground.store.settle(one.uid, ending, ACCEPT, lane=one.lane, lease=None, how=how)
-            ground.witness.delivered(one.uid, ending)  # who dies before that has not delivered it
         elif one.hold_until_ms is None or one.hold_until_ms <= ground.clock():
             ground.store.forget(one.uid, ground.bill)
 

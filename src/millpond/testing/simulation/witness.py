@@ -224,6 +224,20 @@ class Witness:
         )
         self.owed = uid if counts else None
 
+    def delivered_so_far(self) -> frozenset[str]:
+        """The attempts of which somebody was about to write the end."""
+        return frozenset(self._delivered)
+
+    def died(self, before: frozenset[str]) -> None:
+        """Who was about to write ends since `before` died meanwhile: what is not in the ledger was not delivered."""
+        self.seen = look(self._db)
+        for uid in self._delivered - before:
+            if self.seen.attempts[uid].outcome != self.outcomes.get(uid):
+                self._delivered.discard(uid)
+                for told in (self.outcomes, self.used, self.texts):
+                    told.pop(uid, None)
+        self.owed = None
+
     def asked(self, uid: str, said: Heard | Absent | Unknown, now_ms: int) -> None:
         """A lane was asked what became of a call, and said so."""
         self._asked_ms[uid] = now_ms

@@ -350,12 +350,13 @@ class World:
 
     def die_tending(self, drainer: Drainer, after: int) -> bool:
         """A process dies while it tends and keeps the book, after so many transactions. Whether it made as many."""
-        errands = (partial(self.tend, drainer), self.keep_book)
+        before = self.witness.delivered_so_far()
         try:
             with self._fuse.lit(after):
-                for errand in errands:
-                    errand()
+                self.tend(drainer)
+                self.keep_book()
         except Died:
+            self.witness.died(before)
             self.log("died tending", drainer.owner, f"after {after} transactions")
             self.crash(drainer)
             return True
