@@ -633,6 +633,21 @@ def a_call_that_left_late_is_not_taken_for_absent(world: World) -> None:
     world.calm()
 
 
+def a_clock_that_was_set_anew_proves_nothing(world: World) -> None:
+    """Recorded by a clock that is an hour behind: by the right one the call should be over for long, and it runs."""
+    first, second, *_ = world.drainers
+    world.set_clock(first, -3_600_000)
+    call = in_flight(world, first, job := ask(world), LATE)
+    world.crash(first)
+    world.tend(second)
+    world.pass_time(LATE.takes_ms)
+    while state(world, job) != "done":
+        world.tend(second)
+        world.pass_time(1_000)
+    assert answered_by(world, job) == call.uid
+    world.calm()
+
+
 def a_person_decides_what_is_still_held(world: World) -> None:
     """Sooner than the hold ends: once more on the same lane. The first reply comes all the same, and counts."""
     first, second, *_ = world.drainers
@@ -692,6 +707,7 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (a_hold_outlives_its_listener_where_the_lane_remembers, two_lanes(**REMEMBERS)),
         (a_lane_is_asked_before_its_job_fails_for_want_of_another, one_lane(max_attempts=1, hold_ms=NO_HOLD)),
         (a_call_that_left_late_is_not_taken_for_absent, one_lane(hold_ms=LONG_HOLD)),
+        (a_clock_that_was_set_anew_proves_nothing, one_lane(hold_ms=LONG_HOLD)),
         (a_call_that_would_leave_after_its_lease_does_not, one_lane(hold_ms=LONG_HOLD, settling_ms=0)),
         (the_schema_refuses_a_reply_that_was_in_force, two_lanes()),
         (record_heeds_a_death_that_moved_nothing, two_lanes()),

@@ -118,6 +118,7 @@ NAMED: dict[str, NamedRule] = {
         (
             "A lane's silence proves something only once the call has ended and settled",
             "A call may have left as late as its lease allowed",
+            "The age of a call is told by a clock that nobody sets",
         ),
     ),
     "retry_empty": NamedRule(

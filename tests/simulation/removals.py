@@ -250,6 +250,11 @@ def forget_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recall, "absence_ms", lambda policy, *given: whole(replace(policy, lease_ms=0), *given))
 
 
+def tell_age_by_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (ledger, asking):
+        monkeypatch.setattr(module, "began", lambda row, *_: row.started_ms)
+
+
 def decide_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "forget", lambda *_, **__: False)
     monkeypatch.setattr(store.asking, "forget", lambda *_, **__: False)
@@ -512,6 +517,11 @@ REMOVALS: dict[str, Removal] = {
             "A call may have left as late as its lease allowed",
             forget_the_lease,
             "a_call_that_left_late_is_not_taken_for_absent",
+        ),
+        Removal(
+            "The age of a call is told by a clock that nobody sets",
+            tell_age_by_the_wall,
+            "a_clock_that_was_set_anew_proves_nothing",
         ),
         Removal("What nobody waits for is decided when its hold is over", decide_for_nobody),
         Removal(

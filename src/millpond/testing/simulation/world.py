@@ -27,6 +27,7 @@ from millpond.db.statements import load
 from millpond.engine.bookkeeping import keep_book, try_to_post
 from millpond.engine.drain import TEND_MS
 from millpond.rules.admission import Closing
+from millpond.rules.boot import Boot
 from millpond.rules.effects import ACCEPT, Heard
 from millpond.rules.errors import KeyConflict
 from millpond.rules.job import Lease, Prompt, Receipt
@@ -100,7 +101,7 @@ class World:
         self._skew_ms = 0
         self._fuse = Fuse()
         db = MortalDatabase(open_sqlite(self.path, durable=False), self._fuse)
-        self.store = Store(db, lambda: self.clock() + self._skew_ms)
+        self.store = Store(db, lambda: self.clock() + self._skew_ms, lambda: Boot("boot", self.clock()))
         self._eye = _eye(self.path, "looks.sql", RESOURCES)
         self.witness = Witness(self._eye, self.policy)
         book_path = self.folder / "spend.db" if beside is None else beside.book.path
