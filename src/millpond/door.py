@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from millpond.db.spool import Spool
+from millpond.db.tape import Tape
 from millpond.intake import Defaults, each_samples, take
 from millpond.report.dry_run import DryRun
 from millpond.report.estimate import Estimate
@@ -59,7 +59,7 @@ class Door:
         asked = self._take_all(works, defaults, each=each)
         max_age = self._policy.artifact_max_age_ms
         if strict:
-            with Spool[Asked]() as whole:
+            with Tape[Asked]() as whole:
                 for one in asked:
                     whole.append(one)
                 return self._store.enqueue_all(whole, name=submission, source=source, max_age_ms=max_age)

@@ -151,10 +151,12 @@ class Queue:
         grace. Raises UsageError, and closes nothing, if that drain runs on the event loop of this very thread.
         """
         self._drains.close()
-        self._workers.leave()
-        self.store.close()
-        self.book.close()
-        self._waiters.close()
+        try:
+            self._workers.leave()
+        finally:
+            self.store.close()
+            self.book.close()
+            self._waiters.close()
 
     def __enter__(self) -> Queue:
         return self

@@ -11,6 +11,7 @@ from typing import Any
 from millpond.engine.clock import boot_ms, wall_ms
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.perform import Happening
+from millpond.engine.spool import Spool
 from millpond.engine.tenure import Tenure
 from millpond.report.summary import Summary
 from millpond.rules.identity import fingerprint
@@ -70,7 +71,9 @@ class Mill:
         names = {lane.policy.name: lane for lane in lanes}
         made = Policy(lanes={name: lane.policy for name, lane in names.items()}, **policy)
         self.owner = Tenure(self.store, self.folder, "drainer", lease_ms=made.lease_ms, boot_ms=beat_ms)
-        return Drainer(self.store, made, names, self.owner, book=self.book, tell=self.tell, boot_ms=boot_ms)
+        self.spool = Spool(self.folder, self.owner.uuid, 8)
+        self.spool.prepare()
+        return Drainer(self.store, made, names, self.owner, self.spool, book=self.book, tell=self.tell, boot_ms=boot_ms)
 
     def drain(self, *lanes: ScriptedLane, until: Until | None = None, **policy: Any) -> Summary:
         return asyncio.run(self.drainer(*lanes, **policy).run(until))

@@ -11,6 +11,7 @@ import pytest
 from mill_of_one import Mill, during, free, paid
 
 from millpond.engine.drain import Drainer, Until
+from millpond.engine.spool import Spool
 from millpond.engine.tenure import Tenure
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Prompt, Reply, Usage
@@ -277,7 +278,8 @@ def test_a_fault_in_looking_after_others_stops_the_drain_and_is_told(mill: Mill)
 
     lane = free()
     owner = Tenure(mill.store, mill.folder, "drainer", lease_ms=60_000)
+    spool = Spool(mill.folder, owner.uuid, 8)
     policy = Policy(lanes={"free": lane.policy})
-    drainer = Drainer(mill.store, policy, {"free": lane}, owner, book=mill.book, tend=broken)
+    drainer = Drainer(mill.store, policy, {"free": lane}, owner, spool, book=mill.book, tend=broken)
     with pytest.raises(AssertionError, match="an invariant"):
         asyncio.run(drainer.run(Until(daemon=True)))

@@ -175,7 +175,8 @@ def test_a_busy_store_ends_the_looking_after_others_for_one_round_only(
     with queue.draining(lanes=lane) as drainer:
         owner = drainer._owner  # pyright: ignore[reportPrivateUsage]
         policy = Policy(lanes={"free": lane.policy})
-        watched = Drainer(queue.store, policy, {"free": lane}, owner, book=queue.book, tend=tend)
+        spool = drainer._spool  # pyright: ignore[reportPrivateUsage]
+        watched = Drainer(queue.store, policy, {"free": lane}, owner, spool, book=queue.book, tend=tend)
 
         async def run() -> None:
             going = asyncio.create_task(watched.run(Until(daemon=True)))

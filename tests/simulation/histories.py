@@ -675,6 +675,37 @@ def what_is_leased_and_not_sent_when_a_person_stops_it_goes_back(world: World) -
     world.calm()
 
 
+def what_a_dead_drainer_could_not_write_is_written_before_its_work_is_given_away(world: World) -> None:
+    first, second, *_ = world.drainers
+    world.plans.append(OK)
+    flight = until(world, take(world, first, job := ask(world)), steps.Settle)
+    world.fill(60_000)
+    world.fly(flight)
+    world.crash(first)
+    world.tend(second)
+    assert state(world, job) == "leased", "nobody is reclaimed while the queue takes nothing"
+    world.pass_time(60_000)
+    world.tend(second)
+    world.calm()
+    assert (state(world, job), len(world.witness.calls)) == ("done", 1)
+
+
+def what_a_frozen_drainer_could_not_write_is_written_by_others_and_then_by_itself(world: World) -> None:
+    first, second, *_ = world.drainers
+    world.plans.append(OK)
+    flight = until(world, take(world, first, job := ask(world)), steps.Settle)
+    world.fill(20_000)
+    world.fly(flight)
+    world.freeze(first, 50_000)
+    world.pass_time(20_000)
+    world.tend(second)
+    assert state(world, job) == "done"
+    world.pass_time(30_000)
+    finish(world, flight)
+    world.calm()
+    assert (len(world.witness.calls), first.spool.pending()) == (1, 0)
+
+
 HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
     one.__name__: (one, policy)
     for one, policy in [
@@ -716,5 +747,7 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (a_job_that_nobody_asks_for_is_not_retried, two_lanes()),
         (a_person_decides_what_is_still_held, one_lane(max_attempts=1)),
         (what_is_leased_and_not_sent_when_a_person_stops_it_goes_back, two_lanes()),
+        (what_a_dead_drainer_could_not_write_is_written_before_its_work_is_given_away, two_lanes()),
+        (what_a_frozen_drainer_could_not_write_is_written_by_others_and_then_by_itself, two_lanes()),
     ]
 }

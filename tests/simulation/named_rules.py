@@ -159,7 +159,7 @@ NAMED: dict[str, NamedRule] = {
     "g_record_first": NamedRule("Record comes before the call", ("A ledger row stands before its call leaves",)),
     "g_spool": NamedRule(
         "A reply is spooled before it is settled",
-        why_none="the spool has no part in the simulation yet",
+        ("What an owner could not write is written before it is reclaimed",),
     ),
     "g_hold": NamedRule(
         "What is ambiguous is held",

@@ -10,6 +10,7 @@ import apsw
 import pytest
 
 from millpond.db.database import Transaction
+from millpond.engine import reconcile
 from millpond.engine.listening import Listening
 from millpond.rules import effects as steps
 from millpond.rules import journey, recall
@@ -266,6 +267,12 @@ def look_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def find_no_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "is_blocking", lambda *_: False)
+
+
+def reclaim_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work of a dead owner is given away, and what it kept stays where it is."""
+    monkeypatch.setattr(reconcile, "take_back", lambda store, _, owner, **how: store.reclaim(owner, **how))
+    monkeypatch.setattr(reconcile, "replay", lambda *_, **__: None)
 
 
 def send_under_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -528,6 +535,11 @@ REMOVALS: dict[str, Removal] = {
             "After a call that was decided as `fail` there is no other",
             without_sql(("history", "outcome, resolution,", "outcome, nullif(resolution, 'fail') AS resolution,")),
             "who_dies_when_policy_has_given_a_call_up_pays_no_second_time",
+        ),
+        Removal(
+            "What an owner could not write is written before it is reclaimed",
+            reclaim_first,
+            "what_a_dead_drainer_could_not_write_is_written_before_its_work_is_given_away",
         ),
         Removal("Every call is reserved before it", without_sql(("reserve", ":worst\n", ":worst WHERE 0\n"), of=book)),
         Removal("The owner takes back what `record` refused", keep_what_is_refused),

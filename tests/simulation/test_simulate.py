@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from histories import LATE, OK, REMEMBERS, ask, take, two_lanes, world
+from histories import LATE, OK, REMEMBERS, ask, take, two_lanes, until, world
 from removals import without_sql
 
 from millpond.rules import effects as steps
@@ -21,7 +21,7 @@ from millpond.testing.simulation.calls import Plan
 from millpond.testing.simulation.drainer import PERFORM
 
 SEEDS = 100
-SEEDS_AT_A_TIME = 25
+SEEDS_AT_A_TIME = 50
 PROVE_S = 1_200
 """How long the long run takes, in all its parts together."""
 
@@ -33,12 +33,13 @@ KEPT = Path(__file__).with_name("kept_seeds.txt")
 """Seeds that once broke a promise, `seed steps` a line. The long run adds to it what it finds."""
 
 OFTEN = {
-    "asked", "asked behind a call", "cancelled", "closed", "conflict", "crash at Call", "crash at Post",
-    "crash at Record", "crash at Reserve", "crashed", "decided", "died tending", "dropped", "ended ambiguous/nobody",
-    "ended ambiguous/pin", "ended ambiguous/same", "ended ok/late", "ended ok/recalled", "ended retryable/late",
-    "forgotten", "froze", "hold over", "lapsed", "lease lost", "reborn", "recalled", "reclaimed", "replayed", "resumed",
-    "retried", "set its clock", "stopped", "taken back", "two queues on one book", "withdrawn",
-    "Detach", "Give", "Listen", "Recall", "Release", "Resolve", "StopListening",
+    "asked", "asked behind a call", "cancelled", "closed", "conflict", "crashed", "decided", "died tending", "dropped",
+    "forgotten", "found", "froze", "full", "hold over", "kept", "lapsed", "lease lost", "reborn", "recalled",
+    "reclaimed", "replayed", "resumed", "retried", "set its clock", "stopped", "taken back", "two queues on one book",
+    "withdrawn", "Detach", "Give", "Listen", "Recall", "Release", "Resolve", "StopListening",
+    "crash at Admit", "crash at Call", "crash at LookBack", "crash at Post", "crash at Record", "crash at Reserve",
+    "crash at Settle", "ended ambiguous/nobody", "ended ambiguous/pin", "ended ambiguous/same", "ended ok/late",
+    "ended ok/recalled", "ended retryable/absent", "ended retryable/late",
 }  # fmt: skip
 """What comes up among so few seeds already: what is rarer is in the small cases below."""
 
@@ -177,6 +178,26 @@ def dies_or_sleeps(
             made.tend(heir)
         made.calm()
         return effect
+
+
+@pytest.mark.parametrize("dies", [True, False], ids=["dies", "sleeps"])
+@pytest.mark.parametrize("plan", [*UNKNOWN, *KNOWN], ids=lambda plan: plan.kind)
+def test_a_drainer_may_die_or_sleep_with_an_end_that_it_could_not_write(plan: Plan, dies: bool) -> None:
+    with world(two_lanes()) as made:
+        worker, heir, *_ = made.drainers
+        made.plans.append(plan)
+        flight = until(made, take(made, worker, ask(made)), steps.Settle)
+        made.fill(60_000)
+        made.fly(flight)
+        if dies:
+            made.crash(worker)
+        else:
+            made.freeze(worker, 120_000)
+        made.pass_time(60_000)
+        made.tend(heir)
+        row = made.witness.seen.attempts[flight.uid]
+        assert row.outcome == made.witness.outcomes.get(flight.uid, "ambiguous")
+        made.calm()
 
 
 @pytest.mark.parametrize("after_hold", get_args(AfterHold))

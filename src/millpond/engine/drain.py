@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,8 @@ from millpond.engine.happening import Happening
 from millpond.engine.listening import Listening
 from millpond.engine.perform import Performer
 from millpond.engine.recall import Recaller, patiently
-from millpond.engine.scribe import Scribe
+from millpond.engine.scribe import PATIENCE_S, RETRY_S, Scribe, wait_for
+from millpond.engine.spool import Spool
 from millpond.engine.steadfast import Steadfast, keep, keep_calling, to_its_end
 from millpond.engine.tab import LaneTab, Tab
 from millpond.engine.tenure import Tenure
@@ -95,6 +97,7 @@ class Drainer:
         policy: Policy,
         lanes: Mapping[str, Lane],
         owner: Tenure,
+        spool: Spool,
         *,
         book: SpendBook,
         rng: random.Random | None = None,
@@ -106,6 +109,8 @@ class Drainer:
     ) -> None:
         """`policy` routes; `lanes` are those of it that this drain has, work for the others is left to wait for them.
 
+        `spool` keeps the replies that the queue does not take; nothing is leased while one is in it.
+
         `tend` is called on the store's thread every TEND_MS while the drain runs, to reclaim what the dead left.
         `owner` is the name under which it leases; after a sleep it takes a new one.
         `may_lease` False: the drain lock is no longer what others would find; it ends, and leases nothing more.
@@ -115,6 +120,8 @@ class Drainer:
         self._policy = policy
         self._lanes = lanes
         self._owner = owner
+        self._spool = spool
+        self._held_back_s: float | None = None
         self._book = book
         self._registry = registry
         self._boot_ms = boot_ms
@@ -176,7 +183,7 @@ class Drainer:
         program: that is to `finish()`, and whatever the drain set going hears of none of it.
         """
         self._scribe = Scribe(self._store.db)
-        self._accountant = Scribe(self._book.db, is_patient=lambda: not self._is_stopping())
+        self._accountant = Scribe(self._book.db)
         self._performer = Performer(
             self._store,
             self._scribe,
@@ -185,6 +192,8 @@ class Drainer:
             self._policy,
             self._lanes,
             self.tab,
+            self._spool,
+            patience_s=math.inf if until is not None and until.daemon else PATIENCE_S,
             rng=self._rng,
             tell=self._tell,
             boot_ms=self._boot_ms,
@@ -218,6 +227,7 @@ class Drainer:
                 reason = await self._drain(until)
             except (Exception, KeyboardInterrupt, SystemExit) as problem:
                 self._problem = problem  # calls in flight still get their grace: their replies may be paid for
+                self._make_haste()
             await self._let_calls_end()
             if self._problem is not None:
                 raise self._problem
@@ -281,6 +291,10 @@ class Drainer:
                     "the drain lock was deleted or replaced under this drain, so another may drain beside it: "
                     "nothing more is leased; leave the lock file alone and start again"
                 )
+            if self._performer.is_held_up or not self._spool.is_clear():
+                await self._hold_back(until)
+                continue
+            self._held_back_s = None
             if until.max_jobs is not None and self.tab.done + self.tab.failed >= until.max_jobs:
                 return "max_jobs"
             if until.max_iters is not None and self._journeys:
@@ -297,6 +311,22 @@ class Drainer:
             if ended:
                 return ended
             await self._wait(version)
+
+    async def _hold_back(self, until: Until) -> None:
+        """Lease nothing: a reply waits for the queue to take it, or the next one could not be kept.
+
+        Replies wait by themselves. That there is no spool is told once, and raised where it lasts PATIENCE_S.
+        """
+        now_s = asyncio.get_running_loop().time()
+        try:
+            await asyncio.to_thread(self._spool.prepare)
+        except QueueUnavailable as problem:
+            if self._held_back_s is None:
+                self._held_back_s = now_s
+                log.warning("nothing is leased: %s", problem)
+            if now_s - self._held_back_s >= PATIENCE_S and not until.daemon:
+                raise
+        await wait_for(self._changed, RETRY_S)
 
     async def _lease(self, until: Until) -> int:
         """Lease into every free slot and set the journeys going; how many."""
@@ -317,6 +347,8 @@ class Drainer:
         for lane in ready - self._lanes.keys() - {UNROUTED}:
             ready |= await self._unroute(lane)
         if not ready & {UNROUTED, *has_room} and not await self._scribe.look(self._is_due):
+            return 0
+        if self._performer.is_held_up:
             return 0
         name = self._owner.uuid
         if not self._owner.stands():
@@ -471,7 +503,8 @@ class Drainer:
         self._count_cancels()
         if self._tend is None:
             return 0
-        self._listening.end_holds(self._owner.uuid)
+        if not self._spool.pending():  # what a hold waits for may be at hand
+            self._listening.end_holds(self._owner.uuid)
         reclaimed = self._tend()
         if reclaimed.released:  # they are back where they were, perhaps behind what was looked at there
             self._looked_at.clear()
@@ -486,6 +519,7 @@ class Drainer:
         """A task of ours ended. By a broken invariant or a dead disk: stop rather than go on guessing."""
         if not task.cancelled() and (problem := task.exception()) is not None:
             self._problem = problem
+            self._make_haste()
         self._changed.set()
 
     # --- stopping -------------------------------------------------------------------------------------------------
@@ -503,8 +537,14 @@ class Drainer:
 
     def _heed_stop(self) -> None:
         self._changed.set()
+        self._make_haste()
         if self._stops > 1:
             self._performer.cut()
+
+    def _make_haste(self) -> None:
+        """What is refused from now on is not tried again, but for the ends of calls."""
+        self._scribe.in_haste.set()
+        self._accountant.in_haste.set()
 
     def _tell(self, happening: Happening) -> None:
         """Tell of something. Where that fails, the drain ends with it once its calls have had their end."""

@@ -19,6 +19,7 @@ from millpond.engine.drain import Drainer, Until
 from millpond.engine.happening import Happening
 from millpond.engine.owner import DrainLock
 from millpond.engine.reconcile import reclaim_dead
+from millpond.engine.spool import Spool
 from millpond.engine.tenure import Tenure
 from millpond.engine.watch import Watch
 from millpond.lanes.lane import Lane
@@ -62,12 +63,13 @@ class Drains:
         try:
             tend()
             keep_book(self._store, self._book)  # opens it, too: where nothing can be reserved, nothing is leased
-            owner = hold.enlist(policy)
+            owner, spool = hold.enlist(policy, sum(policy.lanes[name].width for name in lanes))
             drainer = Drainer(
                 self._store,
                 policy,
                 lanes,
                 owner,
+                spool,
                 book=self._book,
                 registry=registry,
                 tell=tell,
@@ -115,15 +117,18 @@ class _Hold:
         self._store = store
         self._folder = folder
         self._owner: Tenure | None = None
+        self._spool: Spool | None = None
         self._lock = DrainLock(folder)
         self._pid = os.getpid()
         self._giving = threading.Lock()
         self._lock.take(store.now_ms())
 
-    def enlist(self, policy: Policy) -> Tenure:
-        """Become an owner."""
+    def enlist(self, policy: Policy, replies: int) -> tuple[Tenure, Spool]:
+        """Become an owner, with room for so many replies that the queue may not take."""
         self._owner = Tenure(self._store, self._folder, "drainer", lease_ms=policy.lease_ms)
-        return self._owner
+        self._spool = Spool(self._folder, self._owner.uuid, replies)
+        self._spool.prepare()
+        return self._owner, self._spool
 
     def stands(self) -> bool:
         """Whether the drain lock is still what others would find."""
@@ -139,9 +144,15 @@ class _Hold:
             owner, self._owner = self._owner, None
             try:
                 if owner is not None:
-                    owner.leave()
+                    owner.leave(self._write_what_waits)
             finally:
+                if self._spool is not None:
+                    self._spool.remove()
                 self._lock.release()
+
+    def _write_what_waits(self) -> None:
+        if self._spool is not None:
+            self._spool.write_all(self._store)
 
 
 def run(drainer: Drainer, until: Until) -> Summary:

@@ -10,7 +10,8 @@ class Happening:
     """One thing that is told.
 
     `kind`: `ended` (an attempt), `recalled` (one that its lane was asked for), `done`, `failed`, `held`; of a lane
-    `closed`, `stopped`, `resumed`; also `stopped`: a job that is given back, since its lane was stopped.
+    `closed`, `stopped`, `resumed`; also `stopped`: a job that is given back, since its lane was stopped; of the queue
+    `kept` (a reply that it does not take now), `written` (it has taken all of them).
     """
 
     kind: str

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,7 +15,9 @@ from uuid import uuid4
 from millpond.engine import recall
 from millpond.engine.bookkeeping import not_posted
 from millpond.engine.happening import Happening
-from millpond.engine.scribe import Scribe
+from millpond.engine.kept import UNSTORABLE, Kept, without_its_reply
+from millpond.engine.scribe import PATIENCE_S, Scribe, pauses_s, wait_for
+from millpond.engine.spool import Spool
 from millpond.engine.steadfast import Calling, keep_calling
 from millpond.engine.tab import Tab
 from millpond.lanes.lane import Call as LaneCall
@@ -23,13 +26,13 @@ from millpond.report.words import counted
 from millpond.rules import effects as steps
 from millpond.rules.admission import Admitted, NotNow, admit
 from millpond.rules.effects import Charge, Effect, Facts, Heard, Instead, Recorded, Reserved, Silence
-from millpond.rules.errors import LeaseLost, MillpondError, QueueBusy, QueueUnavailable
+from millpond.rules.errors import REFUSED, LeaseLost, MillpondError
 from millpond.rules.evidence import Absent, Evidence, Unknown
 from millpond.rules.job import Lease
 from millpond.rules.journey import journey
 from millpond.rules.policy import Policy
 from millpond.rules.router import hold_ms
-from millpond.rules.verdict import end, worst_bill, worst_of
+from millpond.rules.verdict import worst_bill, worst_of
 from millpond.spend.book import SpendBook
 from millpond.store import accounts, ledger, settle
 from millpond.store.lanes import load_of
@@ -40,6 +43,9 @@ log = logging.getLogger("millpond.engine")
 
 class Performer:
     """Performs the journeys of one drain. `cut` ends every call in flight, which makes them ambiguous.
+
+    What the queue does not take of their ends is kept in the spool, and tried again: for `patience_s` where it is on
+    disk, and until the drain is cut where it is not.
 
     `accountant` writes into the book as `scribe` does into the store: what many journeys reserve and post while its
     last commit runs goes out in one. `may_send`: whether calls may still leave that were leased under an owner's name.
@@ -56,7 +62,9 @@ class Performer:
         policy: Policy,
         lanes: Mapping[str, Lane],
         tab: Tab,
+        spool: Spool,
         *,
+        patience_s: float,
         rng: random.Random,
         tell: Callable[[Happening], None],
         boot_ms: Callable[[], int],
@@ -72,6 +80,8 @@ class Performer:
         self.policy = policy
         self.lanes = lanes
         self.tab = tab
+        self.spool = spool
+        self.patience_s = patience_s
         self.rng = rng
         self.tell = tell
         self.boot_ms = boot_ms
@@ -80,7 +90,9 @@ class Performer:
         self.stop = stop
         self.wake = wake
         self.calls: dict[str, Calling[Evidence]] = {}
-        self.is_cut = False
+        self.was_cut = asyncio.Event()
+        self.is_held_up = False
+        """Whether the queue does not take what ends: nothing is leased until it has taken all of it."""
 
     async def perform(self, lease: Lease, order: Sequence[str], taken_boot_ms: int) -> None:
         """Take one leased job as far as it goes now. A lease that was lost meanwhile ends it quietly."""
@@ -104,9 +116,81 @@ class Performer:
 
     def cut(self) -> None:
         """Give up every call in flight: its connection is closed, its end is unknown. None begins after this."""
-        self.is_cut = True
+        self.was_cut.set()
         for call in self.calls.values():
             call.cut()
+
+    async def persist(self, kept: Kept) -> tuple[Kept, settle.Settled]:
+        """Write how an attempt ended: it may have been paid for, so it is tried for as long as that can help.
+
+        What is returned is what was written. Raises the last refusal, with where the reply is now.
+        """
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        for pause_s in pauses_s():
+            try:
+                written = await self._write(kept)
+            except REFUSED as problem:
+                kept = await self._keep(kept, problem)
+                if self._may_give_up(loop.time() - began_s):
+                    raise self.spool.explained(problem) from problem
+            else:
+                self._clear(kept)
+                return written
+            if self.was_cut.is_set():
+                await asyncio.sleep(pause_s)
+            else:
+                await wait_for(self.was_cut, pause_s)
+        raise AssertionError("the pauses never end")
+
+    def _may_give_up(self, tried_s: float) -> bool:
+        """Whether a reply may be left: to whoever finds it on disk, or to nobody, where there was no room anywhere."""
+        if self.spool.are_all_on_disk():
+            return self.was_cut.is_set() or tried_s >= self.patience_s
+        return self.was_cut.is_set() and tried_s >= PATIENCE_S
+
+    async def _write(self, kept: Kept) -> tuple[Kept, settle.Settled]:
+        def write(kept: Kept) -> Awaitable[settle.Settled]:
+            return self.scribe.once(
+                partial(
+                    settle.settle,
+                    uid=kept.uid,
+                    ending=kept.ending,
+                    then=kept.then,
+                    lane=kept.lane,
+                    job=kept.job,
+                    how=kept.how,
+                    now_ms=self.store.now_ms(),
+                )
+            )
+
+        try:
+            return kept, await write(kept)
+        except UNSTORABLE as problem:
+            kept = without_its_reply(kept, problem, self.policy.lane(kept.lane), self.policy)
+            return kept, await write(kept)
+
+    async def _keep(self, kept: Kept, refusal: MillpondError) -> Kept:
+        """Keep an ending that the queue does not take, and say so, once for all that wait together."""
+        if not self.is_held_up:
+            self.is_held_up = True
+            words = f"{refusal}. Its reply is kept, and nothing is leased until the queue has taken it"
+            self.tell(Happening("kept", kept.job.id if kept.job else None, kept.lane, words))
+        try:
+            await asyncio.to_thread(self.spool.keep, kept)  # not on the store's thread, which may be waiting for a lock
+        except UNSTORABLE as problem:
+            kept = without_its_reply(kept, problem, self.policy.lane(kept.lane), self.policy)
+            await asyncio.to_thread(self.spool.keep, kept)
+        return kept
+
+    def _clear(self, kept: Kept) -> None:
+        if not self.is_held_up:
+            return
+        self.spool.clear(kept.uid)
+        if not self.spool.pending():
+            self.is_held_up = False
+            words = "all replies that were kept are in the queue now"
+            self.tell(Happening("written", kept.job.id if kept.job else None, kept.lane, words))
 
 
 class _Flight:
@@ -165,7 +249,7 @@ class _Flight:
         worst = worst_bill(self.lease.work, lane, self.ground.store.now_ms())
         try:
             await self.ground.accountant.write(self.ground.book.reserving(uid, self.lease.owner, lane.name, worst))
-        except (QueueBusy, QueueUnavailable) as problem:
+        except REFUSED as problem:
             raise type(problem)(f"the spend book takes no reservation, so nothing was called: {problem}") from problem
         return Reserved(uid)
 
@@ -206,7 +290,7 @@ class _Flight:
         return recorded
 
     async def call(self, effect: steps.Call) -> Heard | Silence:
-        if self.ground.is_cut:
+        if self.ground.was_cut.is_set():
             return self._unsent(effect.lane, "stopped", "the drain was stopped before the call")
         is_old = self.ground.boot_ms() - self.taken_boot_ms >= self.ground.policy.lease_ms
         if is_old or not self.ground.may_send(self.lease.owner):
@@ -214,7 +298,7 @@ class _Flight:
             return self._unsent(effect.lane, "lease_too_old", "slept before the call")
         if not await self.ground.scribe.look(partial(self.ground.store.holds, self.lease)):
             return self._unsent(effect.lane, "lease_lost", "cancelled, answered or given to another before the call")
-        if self.ground.is_cut:
+        if self.ground.was_cut.is_set():
             return self._unsent(effect.lane, "stopped", "the drain was stopped before the call")
         lane = self.ground.lanes[effect.lane]
         call = LaneCall(
@@ -229,29 +313,45 @@ class _Flight:
         return await self._hear(effect.uid, effect.lane, effect.soft_timeout_ms)
 
     async def detach(self, effect: steps.Detach) -> None:
-        self.detached = True
-        await self.ground.scribe.write(
-            partial(
-                settle.detach,
-                uid=effect.uid,
-                job=fence(self.lease),
-                hold_ms=effect.hold_ms,
-                now_ms=self.ground.store.now_ms(),
-            )
-        )
+        self.detached = await self._write_detached(effect)
+        if not self.detached:
+            return
         self.ground.tell(
             Happening("held", self.lease.job_id, self.lease.lane, f"no reply yet; listened to for {effect.hold_ms} ms")
         )
         if effect.hold_ms == 0:
             self._let_job_go()
 
+    async def _write_detached(self, effect: steps.Detach) -> bool:
+        """Try until it is written. False: the call ended first, and settles under its lease as if it were in time."""
+        call = self.ground.calls[effect.uid]
+        for pause_s in pauses_s():
+            try:
+                await self.ground.scribe.once(
+                    partial(
+                        settle.detach,
+                        uid=effect.uid,
+                        job=fence(self.lease),
+                        hold_ms=effect.hold_ms,
+                        now_ms=self.ground.store.now_ms(),
+                    )
+                )
+                return True
+            except REFUSED as problem:
+                log.warning("a call past its soft timeout is not written down yet, trying again: %s", problem)
+            await asyncio.wait({call}, timeout=pause_s)
+            if call.done():
+                break
+        return False
+
     async def listen(self, effect: steps.Listen) -> Heard | Silence:
         return await self._hear(effect.uid, effect.lane, effect.for_ms)
 
     async def stop_listening(self, effect: steps.StopListening) -> None:
-        await self.ground.scribe.write(
-            partial(settle.stop_listening, uid=effect.uid, now_ms=self.ground.store.now_ms())
-        )
+        with suppress(*REFUSED):  # the drain ends the holds that have run out as it goes round, this one too
+            await self.ground.scribe.once(
+                partial(settle.stop_listening, uid=effect.uid, now_ms=self.ground.store.now_ms())
+            )
         self._let_job_go()
 
     def _let_job_go(self) -> None:
@@ -261,36 +361,23 @@ class _Flight:
         self.ground.wake()
 
     async def settle(self, effect: steps.Settle) -> Charge | None:
-        try:
-            settled = await self._write_end(effect)
-        except (ValueError, TypeError, OverflowError, RecursionError) as problem:
-            # What the lane brought cannot be stored. The work was done, and nobody can have its answer: say just that.
-            words = f"its reply could not be stored: {type(problem).__name__}: {problem}"
-            heard = self._heard(effect.lane, Evidence(sent="yes", said="ambiguous", failure="exception", message=words))
-            effect = replace(effect, ending=end(heard, self.ground.policy.lane(effect.lane), self.ground.policy))
-            effect = replace(effect, then=steps.Then("release", next_lane=steps.UNROUTED))
-            settled = await self._write_end(effect)
-        if effect.how == "late":
-            self.ground.tab.ended(effect.lane, effect.uid, effect.ending)
-            self._report(effect, settled)
+        then, job = effect.then, None if self.detached else fence(self.lease)
+        if job is not None and then.move is None and effect.ending.outcome != "ok":
+            # Its soft timeout could not be written, so it still has its job, which nobody else sends on its way.
+            then = (
+                steps.Then("back_off", delay_ms=then.delay_ms)
+                if then.delay_ms
+                else steps.Then("release", next_lane=steps.UNROUTED)
+            )
+        kept = Kept(effect.uid, effect.lane, effect.ending, then, job, self.ground.store.now_ms(), effect.how)
+        kept, settled = await self.ground.persist(kept)
+        if kept.how == "late":
+            self.ground.tab.ended(kept.lane, kept.uid, kept.ending)
+            self._report(kept, settled)
         else:
             tab, tell = self.ground.tab, self.ground.tell
-            recall.recalled(tab, tell, effect.lane, effect.uid, self.lease.job_id, effect.ending, settled)
+            recall.recalled(tab, tell, kept.lane, kept.uid, self.lease.job_id, kept.ending, settled)
         return settled.charge
-
-    async def _write_end(self, effect: steps.Settle) -> settle.Settled:
-        return await self.ground.scribe.write(
-            partial(
-                settle.settle,
-                uid=effect.uid,
-                ending=effect.ending,
-                then=effect.then,
-                lane=effect.lane,
-                job=None if self.detached else fence(self.lease),
-                how=effect.how,
-                now_ms=self.ground.store.now_ms(),
-            )
-        )
 
     async def give(self, effect: steps.Give) -> None:
         given = await self.ground.scribe.write(
@@ -332,23 +419,23 @@ class _Flight:
             evidence, self.ground.store.now_ms(), self.ground.rng.random(), self.ground.tab.lanes[lane].in_a_row
         )
 
-    def _report(self, effect: steps.Settle, settled: settle.Settled) -> None:
-        ending, job_id = effect.ending, self.lease.job_id
+    def _report(self, kept: Kept, settled: settle.Settled) -> None:
+        ending, job_id = kept.ending, self.lease.job_id
         classified = ending.classified
         words = f"{ending.outcome}" + (f" ({classified.code})" if classified.code not in ("", ending.outcome) else "")
-        self.ground.tell(Happening("ended", job_id, effect.lane, words))
+        self.ground.tell(Happening("ended", job_id, kept.lane, words))
         if settled.accepted:
-            self.ground.tab.in_force(effect.uid)
+            self.ground.tab.in_force(kept.uid)
         if settled.moved and ending.outcome == "ok":
             self.ground.tab.answered(settled.requests, ending.cost)
             words = f"answers {counted(settled.requests, 'request')}"
-            self.ground.tell(Happening("done", settled.job_id, effect.lane, words))
+            self.ground.tell(Happening("done", settled.job_id, kept.lane, words))
         elif ending.outcome == "ok" and not settled.accepted:
-            self.ground.tab.paid_again(effect.uid, ending.cost)
-        elif effect.then.move == "fail" and settled.moved:
-            self._failed(effect.lane, effect.then.reason or "")
+            self.ground.tab.paid_again(kept.uid, ending.cost)
+        elif kept.then.move == "fail" and settled.moved:
+            self._failed(kept.lane, kept.then.reason or "")
         if ending.closing is not None:
-            self.ground.tell(Happening("closed", None, effect.lane, ending.closing.reason))
+            self.ground.tell(Happening("closed", None, kept.lane, ending.closing.reason))
 
     def _failed(self, lane: str, reason: str) -> None:
         self.ground.tab.failed += 1

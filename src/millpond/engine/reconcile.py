@@ -5,19 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 
 from millpond.engine.owner import forget
+from millpond.engine.spool import replay
 from millpond.engine.watch import Watch
 from millpond.store.reclaim import Reclaimed
 from millpond.store.store import Store
 
 
 def reclaim_dead(store: Store, folder: Path, *, max_leases_lost: int, watch: Watch | None = None) -> Reclaimed:
-    """Take back what owners of this host held who are gone. Safe at any time, by anybody, any number of times.
+    """Take back what owners of this host held who are gone, after the replies that they left are written.
 
     Gone is whose lock is free, and whose beat `watch` has seen stand still for a lease. Without a watch, which is the
     memory of one who looks again and again, frozen owners are left alone.
+
+    Safe at any time, by anybody, any number of times. Raises QueueBusy and QueueUnavailable, and takes nothing back of
+    an owner whose replies cannot be written.
     """
+    replay(store, folder, only_left=True)
     total = Reclaimed()
     for owner in (watch or Watch(folder)).gone(store.living_owners()):
-        total += store.reclaim(owner.uuid, max_leases_lost=max_leases_lost)
+        total += take_back(store, folder, owner.uuid, max_leases_lost=max_leases_lost)
         forget(folder, owner)
     return total
+
+
+def take_back(store: Store, folder: Path, owner: str, *, max_leases_lost: int) -> Reclaimed:
+    """Reclaim one owner, once the replies that it could not write are written: else their calls would be made again.
+
+    In whichever spool: an owner that was given up before and has taken another name keeps to the one that it has.
+    """
+    replay(store, folder)
+    return store.reclaim(owner, max_leases_lost=max_leases_lost)

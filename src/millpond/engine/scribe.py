@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
 from millpond.db.database import Database, Transaction
 from millpond.engine.steadfast import Steadfast, keep
-from millpond.rules.errors import QueueBusy, QueueUnavailable
+from millpond.rules.errors import REFUSED
 
 T = TypeVar("T")
 Operation = Callable[[Transaction], Any]
@@ -21,6 +21,18 @@ PATIENCE_S = 120.0
 """How long a write is tried again before the drain gives up. Each try waits busy_ms (10 s) for a lock by itself."""
 
 RETRY_S = 0.5
+"""The first pause before a write is tried again; each further one is twice as long."""
+
+RETRY_CAP_S = 10.0
+"""No pause is longer: a disk that was full and has room again is noticed in time."""
+
+
+def pauses_s() -> Iterator[float]:
+    """How long to wait before each further try."""
+    pause_s = RETRY_S
+    while True:
+        yield pause_s
+        pause_s = min(pause_s * 2, RETRY_CAP_S)
 
 
 class Scribe:
@@ -28,16 +40,34 @@ class Scribe:
     before its commit has returned, and what was handed in is written even if who awaits it is cancelled.
     """
 
-    def __init__(self, db: Database, is_patient: Callable[[], bool] = lambda: True) -> None:
-        """`is_patient` False: what cannot be written is not tried again."""
+    def __init__(self, db: Database) -> None:
         self._db = db
-        self._is_patient = is_patient
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="millpond-scribe")
         self._waiting: list[tuple[Operation, bool, asyncio.Future[Any]]] = []
         self._pump: Steadfast[None] | None = None
+        self.in_haste = asyncio.Event()
+        """Set once the drain is to end: what is refused then is not tried again."""
 
     async def write(self, operation: Callable[[Transaction], T], *, full: bool = True) -> T:
-        """Commit an operation, together with what else is waiting; raises what the operation or the commit raised."""
+        """Commit an operation, together with what else is waiting; raises what the operation or the commit raised.
+
+        What others kept from being written, or the disk refused, is tried again for PATIENCE_S: nothing of it was
+        written.
+        """
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + PATIENCE_S
+        for pause_s in pauses_s():
+            try:
+                return await self.once(operation, full=full)
+            except REFUSED as problem:
+                if loop.time() >= give_up or self.in_haste.is_set():
+                    raise
+                log.warning("the store does not take writes yet, trying again: %s", problem)
+            await wait_for(self.in_haste, pause_s)
+        raise AssertionError("the pauses never end")
+
+    async def once(self, operation: Callable[[Transaction], T], *, full: bool = True) -> T:
+        """The same, tried once."""
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append((operation, full, done))
         if self._pump is None:
@@ -67,27 +97,18 @@ class Scribe:
         self._pump = None
 
     async def _commit(self, operations: list[Operation], full: bool) -> list[Any]:
-        """One result an operation, or what it raised.
-
-        What others kept from being written, or the disk refused, is tried again for PATIENCE_S: nothing of it was
-        written, and it may be a reply that was paid for.
-        """
+        """One result an operation, or what it raised."""
         loop = asyncio.get_running_loop()
-        results: list[Any] = [None] * len(operations)
-        left = list(range(len(operations)))
-        give_up = loop.time() + PATIENCE_S
-        while left:
-            tried = [operations[at] for at in left]
-            got: list[Any]
-            try:
-                got = await loop.run_in_executor(self._thread, partial(self._db.write_all, tried, full=full))
-            except Exception as problem:  # none of them was run: every one learns of it
-                got = [problem] * len(left)
-            for at, result in zip(left, got, strict=True):
-                results[at] = result
-            left = [at for at in left if isinstance(results[at], QueueBusy | QueueUnavailable)]
-            if not left or loop.time() >= give_up or not self._is_patient():
-                break
-            log.warning("the store does not take writes yet, trying again: %s", results[left[0]])
-            await asyncio.sleep(RETRY_S)
-        return results
+        try:
+            return await loop.run_in_executor(self._thread, partial(self._db.write_all, operations, full=full))
+        except Exception as problem:  # none of them was run: every one learns of it
+            return [problem] * len(operations)
+
+
+async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
+    """Wait until an event is set, at most so long."""
+    waiting = keep(event.wait())
+    try:
+        await asyncio.wait({waiting}, timeout=timeout_s)
+    finally:
+        waiting.cut()

@@ -67,6 +67,14 @@ class Tenure:
         with self.renewing() as heir:
             self._store.succeed(self.uuid, heir)
 
-    def leave(self) -> None:
-        """Give back what it holds, uncounted: it leaves by itself."""
-        self._owner.leave(partial(self._store.reclaim, self.uuid, died=False))
+    def leave(self, write_what_waits: Callable[[], object] = lambda: None) -> None:
+        """Give back what it holds, uncounted: it leaves by itself.
+
+        First comes what waits to be written: what has a reply must not be given to anybody else. If that raises, it
+        leaves as the dead do.
+        """
+        self._owner.leave(partial(self._bury, write_what_waits))
+
+    def _bury(self, write_what_waits: Callable[[], object]) -> None:
+        write_what_waits()
+        self._store.reclaim(self.uuid, died=False)

@@ -15,8 +15,10 @@ from uuid import uuid4
 
 from millpond.engine.bookkeeping import keep_book, try_to_post
 from millpond.engine.in_hand import InHand
+from millpond.engine.kept import UNSTORABLE, Kept, without_its_reply
 from millpond.engine.listening import Listening
 from millpond.engine.reconcile import reclaim_dead
+from millpond.engine.spool import Spool
 from millpond.engine.tenure import Tenure
 from millpond.engine.watch import Watch
 from millpond.lanes.handler import raised, returned
@@ -39,7 +41,7 @@ from millpond.rules.effects import (
     Settle,
     Then,
 )
-from millpond.rules.errors import LeaseLost, QueueBusy, QueueUnavailable, UsageError
+from millpond.rules.errors import REFUSED, LeaseLost, UsageError
 from millpond.rules.evidence import Absent, Evidence, Unknown
 from millpond.rules.job import Lease, Reply
 from millpond.rules.journey import Cleared, approach, call
@@ -49,7 +51,11 @@ from millpond.rules.verdict import end, worst_bill
 from millpond.spend.book import SpendBook
 from millpond.store.lanes import load_of
 from millpond.store.ledger import lost
-from millpond.store.store import Store
+from millpond.store.settle import Settled
+from millpond.store.store import Store, fence
+
+REPLIES = 8
+"""Replies for which a worker's spool has room beforehand; more make it longer. As many as a callable lane's calls."""
 
 NO_JITTER = 0.0
 """A worker's backoff is not spread: chance is drawn by the drainer only."""
@@ -84,25 +90,25 @@ class Workers:
         self._policy = policy
         self._registry = registry
         self._tenure: Tenure | None = None
+        self._spool = Spool(folder, uuid4().hex, REPLIES)
         self._owning = threading.Lock()
         self._watch = Watch(folder)
-        self._in_hand = InHand(
-            policy.lease_ms,
-            look=self._heed_sleep,
-            end_holds=Listening(store).end_holds,
-            lapse=partial(store.lapse, max_leases_lost=policy.max_leases_lost),
-        )
+        self._listening = Listening(store)
+        self._in_hand = InHand(policy.lease_ms, look=self._heed_sleep, end_holds=self._end_holds, lapse=self._lapse)
         self._in_a_row: defaultdict[str, InARow] = defaultdict(InARow)
 
     def lease(self, n: int, *, lanes: Iterable[str] | None = None, owner: str | None = None) -> list[Lease]:
         """Lease up to n jobs. `lanes` are names (None: all of the policy); `owner` another living owner's uuid.
 
         What owners of this host held who are gone is taken back first. A lease that is neither recorded nor renewed for
-        the policy's `lease_ms` is taken back from this process too. Raises UnknownLane, LeaseLost for a dead `owner`.
+        the policy's `lease_ms` is taken back from this process too. Raises UnknownLane, LeaseLost for a dead `owner`,
+        and QueueBusy or QueueUnavailable while a reply that was handed in waits to be written, or none could be kept.
         """
         names = list(lanes) if lanes is not None else list(self._policy.lanes)
         room = {self._policy.lane(name).name: n for name in names}
         cap = self._policy.max_leases_lost
+        self._spool.write_all(self._store)
+        self._spool.prepare()
         reclaim_dead(self._store, self._folder, max_leases_lost=cap, watch=self._watch)
         keep_book(self._store, self._book)
         if owner is not None:
@@ -155,7 +161,8 @@ class Workers:
         Returns whether it answers the key now. Retryable, Saturated, Ambiguous and Permanent say how the call ended;
         any other exception is ambiguous on a lane with effects, else retryable. The end is written whoever holds the
         job by now; raises LeaseLost, afterwards, if that is no longer this lease: `accepted` says whether a good reply
-        counted all the same.
+        counted all the same. QueueBusy and QueueUnavailable say where the end is kept: it is written by the next
+        `lease`, `settle`, `accept` or close, by this same call made again, or by whoever finds this process ended.
         """
         lane = self._lane_of(attempt)
         lease, policy = replace(lease, lane=lane.name), self._with(lane.name)
@@ -167,13 +174,34 @@ class Workers:
         next(course)
         settling = course.send(self._heard(lane.name, _evidence(said, lease, lane)))
         assert isinstance(settling, Settle)
-        settled = self._store.settle(attempt, settling.ending, settling.then, lane=lane.name, lease=lease)
-        self._in_hand.over(attempt)
-        try_to_post(self._store, self._book, settled.charge)
+        now_ms = self._store.now_ms()
+        kept = Kept(attempt, lane.name, settling.ending, settling.then, fence(lease), now_ms)
         self._in_a_row[lane.name] = self._in_a_row[lane.name].and_then(settling.ending.classified)
+        settled = self._persist(kept, lane, lease)
         if not settled.moved:
             raise LeaseLost(lost(lease), accepted=settled.accepted)
         return settled.accepted
+
+    def _persist(self, kept: Kept, lane: LanePolicy, lease: Lease | None) -> Settled:
+        """Write how an attempt ended, and what of others waits; keep it where the queue does not take it now."""
+        try:
+            settled = self._write(kept, lease)
+        except UNSTORABLE as problem:
+            kept = without_its_reply(kept, problem, lane, self._with(lane.name))
+            settled = self._write(kept, lease)
+        self._spool.clear(kept.uid)
+        self._in_hand.over(kept.uid)
+        try_to_post(self._store, self._book, settled.charge)
+        with suppress(*REFUSED):
+            self._spool.write_all(self._store)
+        return settled
+
+    def _write(self, kept: Kept, lease: Lease | None) -> Settled:
+        try:
+            return self._store.settle(kept.uid, kept.ending, kept.then, lane=kept.lane, lease=lease)
+        except REFUSED as problem:
+            self._spool.keep(kept)
+            raise self._spool.explained(problem) from problem
 
     def _perform(self, course: Generator[Effect, Any, Cleared | None], lease: Lease) -> Cleared | None:
         """Perform what a journey asks for up to its call: all of it on the store, one after the other."""
@@ -211,7 +239,7 @@ class Workers:
                 )
                 return Reserved(uid)
             case Release(uid):
-                with suppress(QueueBusy, QueueUnavailable):  # it falls with this owner, at the latest
+                with suppress(*REFUSED):  # it falls with this owner, at the latest
                     self._book.release(uid)
             case Record(name, uid):
                 tier, free = self._lane(name).tier, self._policy.free_lanes
@@ -243,18 +271,31 @@ class Workers:
         """Hand in the reply of an attempt, however late, without a lease. Whether it is in force now."""
         lane = self._lane_of(attempt)
         ending = end(self._heard(lane.name, returned(reply, None)), lane, self._policy)
-        settled = self._store.settle(attempt, ending, ACCEPT, lane=lane.name, lease=None)
-        self._in_hand.over(attempt)
-        try_to_post(self._store, self._book, settled.charge)
-        return settled.accepted
+        kept = Kept(attempt, lane.name, ending, ACCEPT, None, self._store.now_ms())
+        return self._persist(kept, lane, None).accepted
+
+    def _end_holds(self, *owners: str) -> None:
+        if not self._spool.pending():  # what a hold waits for may be at hand
+            self._listening.end_holds(*owners)
+
+    def _lapse(self, job_id: int, lease_no: int) -> None:
+        """Take back a lease that nobody renewed; not one whose call has ended, which only is to be written."""
+        self._spool.write_all(self._store)
+        self._store.lapse(job_id, lease_no, max_leases_lost=self._policy.max_leases_lost)
 
     def leave(self) -> None:
         """Stop being an owner. What is still held under a lease is others' from here on."""
         self._in_hand.stop()
         with self._owning:
             tenure, self._tenure = self._tenure, None
-            if tenure is not None and tenure.pid == os.getpid():
-                tenure.leave()
+            write_what_waits = partial(self._spool.write_all, self._store)
+            try:
+                if tenure is not None and tenure.pid == os.getpid():
+                    tenure.leave(write_what_waits)
+                else:
+                    write_what_waits()
+            finally:
+                self._spool.remove()
 
     def _own(self, *, instead_of: str = "") -> str:
         """The name to lease under: a new one if the last may have been given up, or is known to be."""

@@ -91,6 +91,10 @@ class QueueUnavailable(MillpondError):
     exit_code = 74
 
 
+REFUSED = (QueueBusy, QueueUnavailable)
+"""What a write raises that was not made now and may be made later: nothing is wrong with what was to be written."""
+
+
 class BudgetClosed(MillpondError):
     """A cap does not allow the call."""
 

@@ -82,6 +82,28 @@ def settle(
     return replace(settled, charge=owed(tx, uid))
 
 
+def settle_late(
+    tx: Transaction,
+    uid: str,
+    ending: Ending,
+    then: Then,
+    *,
+    lane: str,
+    job: Fence | None,
+    how: EvidenceBy = "late",
+    now_ms: int,
+) -> Settled | None:
+    """Write an end that was kept elsewhere while the store took nothing. None: it is written already.
+
+    It may have been written just before its process died, and a person may have opened since a lane that it closed:
+    what is written is left as it is. Raises as `settle`.
+    """
+    attempt = tx.one("attempt_by_uid", uid=uid)
+    if attempt is not None and attempt.outcome == ending.outcome:
+        return None
+    return settle(tx, uid, ending, then, lane=lane, job=job, how=how, now_ms=now_ms)
+
+
 def accept(tx: Transaction, attempt: Any, lane: str, now_ms: int) -> Settled:
     """Put a reply in force for its key, unfenced: first in force wins, and the live job of the key becomes done.
 

@@ -106,7 +106,7 @@ class Store(Reader):
     ) -> bool:
         """A whole submission in one transaction; if one of it is refused, nothing is taken in and this is False.
 
-        The requests are read inside the transaction, a chunk at a time, so they must be ready: a list, or a Spool.
+        The requests are read inside the transaction, a chunk at a time, so they must be ready: a list, or a Tape.
         `answered` gets the answer of each, in their order, before it is known whether all are taken in.
         """
         now_ms = self.now_ms()
@@ -181,6 +181,23 @@ class Store(Reader):
         job = fence(lease) if lease is not None else None
         return self.db.write(
             partial(settle.settle, uid=uid, ending=ending, then=then, lane=lane, job=job, how=how, now_ms=self.now_ms())
+        )
+
+    def settle_late(
+        self, uid: str, ending: Ending, then: Then, *, lane: str, job: Fence | None, how: EvidenceBy = "late"
+    ) -> Settled | None:
+        """Write an end that was kept elsewhere, unless it is written; see `settle.settle_late`."""
+        return self.db.write(
+            partial(
+                settle.settle_late,
+                uid=uid,
+                ending=ending,
+                then=then,
+                lane=lane,
+                job=job,
+                how=how,
+                now_ms=self.now_ms(),
+            )
         )
 
     def detach(self, uid: str, lease: Lease, hold_ms: int) -> bool:

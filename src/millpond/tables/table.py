@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, cast
 
-from millpond.db.spool import Spool
+from millpond.db.tape import Tape
 from millpond.rules.job import Result
 from millpond.store.bodies import dump
 from millpond.store.store import Store
@@ -86,7 +86,7 @@ class Table:
 
     columns: tuple[Column, ...]
     rows_count: int
-    _lines: Spool[str]
+    _lines: Tape[str]
 
     def rows(self) -> Iterator[list[Any]]:
         """The values of each row in the order of the columns, as JSON has them."""
@@ -108,7 +108,7 @@ def _typed(value: Any, kind: Kind) -> Any:
 def as_table(store: Store, results: Iterable[Result]) -> Generator[Table]:
     """The results as a table, for as long as the context lasts. Held in memory are its columns, and one result."""
     found = _Found(store)
-    with Spool[str]() as lines:
+    with Tape[str]() as lines:
         count = 0
         for result in results:
             line = _line(result)

@@ -61,10 +61,10 @@ def estimate(queue: Queue, given: Given, files: Iterable[Rows], *, strict: bool)
 
 def _look_strictly(dry_run: DryRun, rows: Rows) -> None:
     """Look at a whole file, and count it unless a row of it is refused."""
-    from millpond.db.spool import Spool
+    from millpond.db.tape import Tape
     from millpond.store.enqueue import Asked
 
-    with Spool[tuple[int, Asked]]() as whole:
+    with Tape[tuple[int, Asked]]() as whole:
         for numbered in rows.numbered():
             whole.append(numbered)
         rows.check_end()

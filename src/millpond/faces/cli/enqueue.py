@@ -176,10 +176,10 @@ def _by_chunks(queue: Queue, rows: Rows, name: str) -> Iterator[Iterable[Receipt
 
 def _all_or_none(queue: Queue, rows: Rows, name: str) -> Iterator[Iterable[Receipt]]:
     """The receipts of one transaction, once it is committed. It and they are on disk, whatever the file's size."""
-    from millpond.db.spool import Spool
+    from millpond.db.tape import Tape
     from millpond.store.enqueue import Asked
 
-    with Spool[tuple[int, Asked]]() as whole, Spool[Any]() as answers:
+    with Tape[tuple[int, Asked]]() as whole, Tape[Any]() as answers:
         for numbered in rows.numbered():
             whole.append(numbered)
         rows.check_end()

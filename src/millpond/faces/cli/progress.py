@@ -70,6 +70,8 @@ class Progress:
             is_first = happening.lane not in self._closed
             self._closed.add(happening.lane)
             return is_first
+        if happening.kind in ("kept", "written"):
+            return True
         self._n_events += 1
         return self._is_live or self._n_events % self._every == 0
 

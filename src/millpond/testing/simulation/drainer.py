@@ -10,9 +10,12 @@ import random
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from millpond.engine.kept import Kept
 from millpond.engine.listening import Listening
+from millpond.engine.spool import Spool
 from millpond.rules import effects as steps
 from millpond.rules.admission import Admitted, LaneLoad, NotNow, admit, room
 from millpond.rules.effects import ACCEPT, Charge, Effect, Facts, Heard, Instead, Recorded, Reserved, Silence
@@ -26,7 +29,7 @@ from millpond.rules.router import hold_ms, lanes_for, route_work
 from millpond.rules.verdict import Worst, end, worst_bill, worst_of
 from millpond.spend.book import SpendBook
 from millpond.store.asking import ToAsk
-from millpond.store.store import Store
+from millpond.store.store import Store, fence
 from millpond.testing.clock import FakeClock
 from millpond.testing.simulation.auditor import Auditor
 from millpond.testing.simulation.calls import Call, Plan, evidence, memory
@@ -50,6 +53,9 @@ class Ground:
     plan: Callable[[str], Plan]
     """Lane -> what becomes of the call that leaves now."""
     log: Callable[..., None]
+    folder: Path
+    takes: Callable[[], bool]
+    """Whether the queue takes what ends now; it is kept in a spool otherwise."""
     letters: str = "ad"
     """What the names of this queue's attempts and of its owners begin with: no two queues of a world give the same."""
     uids: int = 0
@@ -68,10 +74,10 @@ class Ground:
 class Flight:
     """One journey under way: its generator, and the effect that it asks for next."""
 
-    def __init__(self, ground: Ground, lease: Lease, may_send: Callable[[str], bool]) -> None:
+    def __init__(self, ground: Ground, lease: Lease, drainer: Drainer) -> None:
         self._ = ground
         self.lease = lease
-        self._may_send = may_send
+        self._drainer = drainer
         self.taken_ms = ground.clock()
         self.detached = False
         self.uid = ""
@@ -168,7 +174,7 @@ class Flight:
         if self._is_waiting:
             return self._hear()
         now_ms = self._.clock()
-        if now_ms - self.taken_ms >= self._.policy.lease_ms or not self._may_send(self.lease.owner):
+        if now_ms - self.taken_ms >= self._.policy.lease_ms or not self._drainer.may_send(self.lease.owner):
             return self._heard(Evidence(sent="no", said="retryable", code="lease_too_old"))
         if not self._.store.holds(self.lease):
             return self._heard(Evidence(sent="no", said="retryable", code="lease_lost"))
@@ -196,7 +202,11 @@ class Flight:
         self._.store.stop_listening(self.uid)
         self._.witness.held(self.uid, self._.clock())
 
-    def settle(self, effect: steps.Settle) -> Charge | None:
+    def settle(self, effect: steps.Settle) -> Any:
+        if not self._.takes():
+            self._keep(effect)
+            return WAITING  # it is tried again
+        self._drainer.spool.clear(effect.uid)
         self._.witness.delivered(effect.uid, effect.ending)
         lease = None if self.detached else self.lease
         settled = self._.store.settle(
@@ -204,6 +214,13 @@ class Flight:
         )
         self._.log("settled", effect.uid, effect.ending.outcome, "accepted" if settled.accepted else "")
         return settled.charge
+
+    def _keep(self, effect: steps.Settle) -> None:
+        self._.log("kept", effect.uid, effect.ending.outcome)
+        job = None if self.detached else fence(self.lease)
+        kept = Kept(effect.uid, effect.lane, effect.ending, effect.then, job, self._.clock(), effect.how)
+        self._drainer.keep(kept)
+        self._.witness.keep(effect.uid, effect.ending)
 
     def give(self, effect: steps.Give) -> None:
         self._.store.give(self.lease, effect.then)
@@ -274,6 +291,10 @@ class Drainer:
     skew_ms: int = 0
     """By how much the wall clock differs that it reads. No clock that judges leases does."""
     flights: list[Flight] = field(default_factory=list[Flight])
+    spool: Spool = field(init=False)
+    """It is kept under whatever name."""
+    kept: list[str] = field(default_factory=list[str])
+    """The attempts whose ends it could not write at first."""
     silent: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     """Leases whose tasks died, and when."""
 
@@ -282,6 +303,8 @@ class Drainer:
         self.owner = row.uuid
         self.ground.store.enlist(row)
         self.listening = Listening(self.ground.store, self.ground.clock)
+        self.spool = Spool(self.ground.folder, self.owner, 8)
+        self.spool.prepare()
 
     def is_awake(self) -> bool:
         """Whether it can do anything now."""
@@ -309,7 +332,12 @@ class Drainer:
         self.owner, self.is_late, self.beat_ms, self.frozen_until_ms = heir.uuid, False, 0, 0
 
     def lease(self, most: int) -> int:
-        """Lease into free slots. Who slept for a lease takes a new name first; who finds itself dead leases nothing."""
+        """Lease into free slots, unless a reply waits to be written.
+
+        Who slept for a lease takes a new name first; who finds itself dead leases nothing.
+        """
+        if not self.spool.is_clear():
+            return 0
         if not self.stands():
             self.take_new_name()
         ground, policy = self.ground, self.ground.policy
@@ -334,7 +362,7 @@ class Drainer:
             return 0
         for lease in leases:
             ground.witness.leased(lease)
-        self.flights += [Flight(ground, lease, self.may_send) for lease in leases]
+        self.flights += [Flight(ground, lease, self) for lease in leases]
         return len(leases)
 
     def may_reclaim(self, other: Drainer) -> bool:
@@ -387,6 +415,12 @@ class Drainer:
             ground.store.settle(one.uid, ending, ACCEPT, lane=one.lane, lease=None, how=how)
         elif one.hold_until_ms is None or one.hold_until_ms <= ground.clock():
             ground.store.forget(one.uid, ground.bill)
+
+    def keep(self, kept: Kept) -> None:
+        """Keep how an attempt ended until the queue has it."""
+        self.spool.keep(kept)
+        if kept.uid not in self.kept:
+            self.kept.append(kept.uid)
 
     def land(self) -> None:
         """Let go of journeys that have ended."""

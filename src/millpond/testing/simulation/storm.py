@@ -26,7 +26,7 @@ LEASE_MS = 15_000
 SHARES: Mapping[str, float] = {
     "work": 70, "time": 6, "ask": 9, "withdraw": 1, "take_back": 1, "cancel": 2, "retry": 2.5, "decide": 0.5,
     "replay": 1, "close": 0.2, "open": 0.7, "stop": 0.4, "resume": 1, "crash": 1.8, "freeze": 0.8,
-    "say": 0.5, "unpin": 0.9, "drop": 0.4, "set_clock": 0.4, "die_tending": 0.7,
+    "say": 0.5, "unpin": 0.9, "drop": 0.4, "set_clock": 0.4, "die_tending": 0.7, "fill": 0.9,
 }  # fmt: skip
 """How often each thing is done in the storm, in per cent or so; each seed has its own leanings."""
 
@@ -124,6 +124,8 @@ class Storm:
             case "freeze" if awake:
                 for_ms, beat_age_ms = rng.choice([3_000, 12_000, 20_000, 50_000]), rng.choice([0, LEASE_MS // 3])
                 world.freeze(rng.choice(awake), for_ms, beat_age_ms)
+            case "fill":
+                world.fill(rng.choice([2_000, 9_000]))
             case "drop" if flying := [
                 (one, flight) for one in awake for flight in one.flights if flight.may_be_dropped
             ]:

@@ -43,6 +43,15 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """Attempts of which somebody was about to write the end, those of them with evidence, and ends that are kept."""
+
+    delivered: frozenset[str]
+    outcomes: frozenset[str]
+    kept: dict[str, Ending]
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """The queue's tables as they are between two steps."""
 
@@ -102,6 +111,10 @@ class Witness:
         """Attempt uid -> the reply that was delivered."""
         self.owed: str | None = None
         """The attempt whose good reply must be in force after this step."""
+        self.kept: dict[str, Ending] = {}
+        """Attempt uid -> its end, which somebody has and the queue did not take yet."""
+        self._left: set[str] = set()
+        """Those of them that were kept while their owner was not given up: whoever does that writes them first."""
         self._asked_ms: dict[str, int] = {}
         self._recallable_ms: dict[str, int] = {}
         """Attempt uid -> until when at least its key is held for its lane to be asked, by the policy alone."""
@@ -155,7 +168,8 @@ class Witness:
 
         Never on a lane that a person has stopped. Only under the job's present lease, never for a key that has its
         answer, never after policy said that the job's last call is not paid again, and never while an earlier call of
-        the key may still speak: one whose owner lives, and whose hold, if it has one, is not over.
+        the key may still speak: one whose owner lives, and whose hold, if it has one, is not over; or one whose reply
+        its owner kept before it was given up, for others to write first.
         """
         job, key = self.seen.jobs[lease.job_id], lease.idempotency_key
         if (job.state, job.lease_no) != ("leased", lease.lease_no):
@@ -168,6 +182,8 @@ class Witness:
             is_heard = row.uid not in self._delivered and now_ms < self._held_until.get(row.uid, now_ms + 1)
             if row.idempotency_key == key and is_heard and row.owner in self.seen.living:
                 raise PromiseBroken(f"call {uid} was recorded while {row.uid} of key {key} is listened to")
+            if row.idempotency_key == key and row.uid in self._left and row.owner not in self.seen.living:
+                raise PromiseBroken(f"call {uid} was recorded before the end of {row.uid} was written, which was kept")
             if row.idempotency_key == key and row.uid not in self._delivered and self._can_tell(row, now_ms):
                 raise PromiseBroken(f"call {uid} was recorded while the lane of {row.uid} can still be asked")
             if row.idempotency_key == key and row.resolution == "fail" and row.seq > job.floor_seq:
@@ -205,10 +221,19 @@ class Witness:
         if row.outcome in (None, "ambiguous") and row.resolution is None:
             self._held_until[uid] = min(until_ms, self._held_until.get(uid, until_ms))
 
+    def keep(self, uid: str, ending: Ending) -> None:
+        """The queue did not take how an attempt ended; who has it keeps it. Others may have written it meanwhile."""
+        if uid not in self._delivered:
+            self.kept[uid] = ending
+            if self.seen.attempts[uid].owner in self.seen.living:
+                self._left.add(uid)
+
     def delivered(self, uid: str, ending: Ending) -> None:
         """Somebody is about to write how an attempt ended. The first evidence counts; a reply is kept in any case."""
         row, outcome, reply = self.seen.attempts[uid], ending.outcome, ending.evidence.reply
         self._delivered.add(uid)
+        self.kept.pop(uid, None)
+        self._left.discard(uid)
         if outcome != "ambiguous":
             self.outcomes.setdefault(uid, outcome)
             self.used.setdefault(uid, ending.evidence.usage or Usage())
@@ -224,18 +249,23 @@ class Witness:
         )
         self.owed = uid if counts else None
 
-    def delivered_so_far(self) -> frozenset[str]:
-        """The attempts of which somebody was about to write the end."""
-        return frozenset(self._delivered)
+    def told(self) -> Told:
+        """What was told so far of ends that somebody was about to write."""
+        return Told(frozenset(self._delivered), frozenset(self.outcomes), dict(self.kept))
 
-    def died(self, before: frozenset[str]) -> None:
+    def died(self, before: Told) -> None:
         """Who was about to write ends since `before` died meanwhile: what is not in the ledger was not delivered."""
         self.seen = look(self._db)
-        for uid in self._delivered - before:
-            if self.seen.attempts[uid].outcome != self.outcomes.get(uid):
-                self._delivered.discard(uid)
+        for uid in (self._delivered | self.outcomes.keys()) - (before.delivered & before.outcomes):
+            if self.seen.attempts[uid].outcome == self.outcomes.get(uid, "ambiguous"):
+                continue
+            if uid not in before.outcomes:
                 for told in (self.outcomes, self.used, self.texts):
                     told.pop(uid, None)
+            if uid not in before.delivered:
+                self._delivered.discard(uid)
+            if uid in before.kept:
+                self.kept[uid] = before.kept[uid]
         self.owed = None
 
     def asked(self, uid: str, said: Heard | Absent | Unknown, now_ms: int) -> None:
@@ -276,6 +306,8 @@ class Witness:
             state = self.seen.jobs[self.seen.requests[id_].job_id].state
             if not ask.withdrawn and state not in ("done", "failed"):
                 raise PromiseBroken(f"request {id_} ends with its job {state}")
+        for uid in self.kept:
+            raise PromiseBroken(f"the end of {uid} was kept, and is never written")
         for row in self.seen.attempts.values():
             if row.outcome is None or row.listener is not None:
                 raise PromiseBroken(f"attempt {row.uid} stays open, or listened to by {row.listener}, for ever")

@@ -24,6 +24,7 @@ from millpond.db.migrations import read_folder
 from millpond.db.sqlite import APPLICATION_ID as QUEUE_ID
 from millpond.db.sqlite import SqliteDatabase
 from millpond.db.statements import load
+from millpond.engine import reconcile
 from millpond.engine.bookkeeping import keep_book, try_to_post
 from millpond.engine.drain import TEND_MS
 from millpond.rules.admission import Closing
@@ -96,6 +97,7 @@ class World:
         self._tell = trace
         self.policy = policy
         self._kinds = kinds
+        self.full_until_ms = 0
         self.plans: list[Plan] = []
         """What becomes of the next calls, one after the other; after the last, chance decides."""
         self._skew_ms = 0
@@ -119,6 +121,8 @@ class World:
             self.auditor,
             self._plan,
             self.log,
+            self.folder,
+            self.takes,
             letters="ad" if beside is None else "be",
         )
         self.drainers = [Drainer(self.ground) for _ in range(self.rng.choice([2, 3, 4]))]
@@ -126,6 +130,8 @@ class World:
 
     def close(self) -> None:
         """Close the queue and remove its folder."""
+        for drainer in self.drainers:
+            drainer.spool.remove()
         self.store.close()
         self._eye.close()
         self.book.close()
@@ -288,20 +294,47 @@ class World:
         return got
 
     def tend(self, drainer: Drainer) -> int:
-        """Let a drainer end its own holds that ran out, and reclaim what it may take for dead. How much it did."""
+        """Let a drainer end its own holds that ran out, and reclaim what it may take for dead. How much it did.
+
+        What these could not write is written first, and while the queue takes nothing, nobody is reclaimed.
+        """
         with self._seen_by(drainer):
             done = self._tend_own(drainer)
         self.witness.check()
-        living = self.witness.seen.living
-        for other in [*self.drainers, *self.dead]:
+        if self.takes():
+            self._tell_of(self.dead)
+            reconcile.replay(self.store, self.folder, only_left=True)
+            self.witness.check()
+        living, most = self.witness.seen.living, self.policy.max_leases_lost
+        for other in [*self.drainers, *self.dead] if self.takes() else []:
             if other.owner in living and drainer.may_reclaim(other):
-                reclaimed = self.store.reclaim(other.owner, max_leases_lost=self.policy.max_leases_lost)
+                self._tell_of([*self.dead, *self.drainers])
+                reclaimed = reconcile.take_back(self.store, self.folder, other.owner, max_leases_lost=most)
                 self.log("reclaimed", other.owner, "dead" if not other.is_alive else "frozen", reclaimed)
                 done += 1
         done += drainer.ask_lanes()
-        self.dead = [other for other in self.dead if other.owner in look(self._eye).living]
+        living = look(self._eye).living
+        self.dead = [one for one in self.dead if one.owner in living or self.witness.kept.keys() & set(one.kept)]
         self._check()
         return done
+
+    def _tell_of(self, owners: Iterable[Drainer]) -> None:
+        """Tell the witness of the replies in their spools, which are about to be written."""
+        kept = [uid for owner in owners for uid in owner.kept if uid in self.witness.kept]
+        for uid in kept:
+            self.log("found", uid)
+            self.witness.delivered(uid, self.witness.kept[uid])
+        if len(kept) > 1:  # which of them comes first for its key is not for us to say
+            self.witness.owed = None
+
+    def takes(self) -> bool:
+        """Whether the queue takes what ends: its disk is not full."""
+        return self.full_until_ms <= self.clock()
+
+    def fill(self, for_ms: int) -> None:
+        """The disk is full for a while. Only the ends of calls meet it here: all else just waits, in life too."""
+        self.log("full", for_ms)
+        self.full_until_ms = self.clock() + for_ms
 
     def _tend_own(self, drainer: Drainer) -> int:
         """Its name, the holds of its calls, and its leases that nobody renewed."""
@@ -311,15 +344,25 @@ class World:
             drainer.take_new_name()
             self.log("reborn", name, "is", drainer.owner)
             done += 1
-        for uid in drainer.listening.end_holds(drainer.owner):
+        for uid in drainer.listening.end_holds(drainer.owner) if not drainer.spool.pending() else ():
             self.log("hold over", uid)
             done += 1
-        for job_id, lease_no in drainer.lapsed():
+        for job_id, lease_no in drainer.lapsed() if self._has_written(drainer) else ():
             lapsed = self.store.lapse(job_id, lease_no, max_leases_lost=self.policy.max_leases_lost)
             self.log("lapsed", f"job {job_id}/{lease_no}", lapsed)
             del drainer.silent[job_id, lease_no]
             done += 1
         return done
+
+    def _has_written(self, drainer: Drainer) -> bool:
+        """Write what waits in a drainer's spool before a lease of its own is taken back; False: that cannot be now."""
+        if not drainer.spool.pending() or not drainer.lapsed():
+            return True
+        if self.takes():
+            self._tell_of([drainer])
+            drainer.spool.write_all(self.store)
+            self.witness.check()
+        return self.takes()
 
     @contextmanager
     def _seen_by(self, drainer: Drainer | None) -> Generator[None]:
@@ -351,7 +394,7 @@ class World:
 
     def die_tending(self, drainer: Drainer, after: int) -> bool:
         """A process dies while it tends and keeps the book, after so many transactions. Whether it made as many."""
-        before = self.witness.delivered_so_far()
+        before = self.witness.told()
         try:
             with self._fuse.lit(after):
                 self.tend(drainer)
@@ -369,6 +412,7 @@ class World:
             self.history.happened[f"crash at {type(flight.next).__name__}"] += 1
         self.log("crashed", drainer.owner)
         drainer.is_alive = False
+        drainer.spool.remove()
         drainer.flights = []
         self.drainers.remove(drainer)
         self.dead.append(drainer)
@@ -398,6 +442,7 @@ class World:
     def calm(self) -> None:
         """Let everything come to an end. Raises PromiseBroken for what does not."""
         self.log("calm")
+        self.full_until_ms = 0
         for drainer in self.drainers:
             drainer.skew_ms = 0
         self._kinds = calls.CALM_WEIGHTS

@@ -17,7 +17,7 @@ MEMORY_BYTES = 1 << 20
 """So much is held in memory; what is longer stands in a temporary file, which is deleted as it is opened."""
 
 
-class Spool(Generic[T]):
+class Tape(Generic[T]):
     """A list that grows on disk: first all is appended, then it is read, as often as wanted.
 
     Of one thread at a time; use it as a context manager. Raises QueueUnavailable naming the temporary folder if that
@@ -27,7 +27,7 @@ class Spool(Generic[T]):
     def __init__(self) -> None:
         self._file = SpooledTemporaryFile(max_size=MEMORY_BYTES)  # noqa: SIM115
 
-    def __enter__(self) -> Spool[T]:
+    def __enter__(self) -> Tape[T]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -1,0 +1,191 @@
+"""What a worker of one's own hands in is not lost where the queue does not take it now."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import apsw
+import pytest
+from opened import Open
+
+from millpond import Ambiguous, Queue, Reply
+from millpond.rules.errors import QueueBusy, QueueUnavailable
+from millpond.rules.job import Lease
+from millpond.rules.policy import LanePolicy
+from millpond.rules.price import FREE
+
+LONG = "an answer that needs pages of its own " * 2_000
+
+
+def by_hand(open_queue: Open) -> Queue:
+    return open_queue(LanePolicy("own", kind="callable", price=FREE, max_attempts=9))
+
+
+def called(queue: Queue, text: str = "a") -> tuple[Lease, str]:
+    queue.enqueue(text)
+    [lease] = queue.lease()
+    uid = queue.record(lease)
+    assert uid is not None
+    return lease, uid
+
+
+@contextmanager
+def full(queue: Queue) -> Iterator[None]:
+    """The database may have no page more than it has (PRAGMA max_page_count)."""
+    connection: Any = queue.store.db._connection  # type: ignore[attr-defined] # pyright: ignore
+    connection.run(f"PRAGMA max_page_count = {connection.value('PRAGMA page_count')}")
+    try:
+        yield
+    finally:
+        if connection.is_open:
+            connection.run("PRAGMA max_page_count = 1000000")
+
+
+def spools(queue: Queue) -> list[str]:
+    """The spools that hold an entry."""
+    return [path.name for path in (queue.folder / "spool").iterdir() if b"\0MILLPOND-REPLY\0" in path.read_bytes()]
+
+
+def test_a_reply_that_a_full_disk_refuses_is_kept_and_written_with_the_next_verb(open_queue: Open) -> None:
+    queue = by_hand(open_queue)
+    lease, uid = called(queue)
+    with full(queue):
+        with pytest.raises(QueueUnavailable, match=r"no room left.*1 reply not written yet; kept in .*\.spool"):
+            queue.settle(lease, uid, LONG)
+        assert len(spools(queue)) == 1
+        with pytest.raises(QueueUnavailable, match="1 reply not written yet"):
+            queue.lease()
+    assert queue.lease() == []
+    assert [result.text for result in queue.results()] == [LONG]
+    assert spools(queue) == []
+
+
+def test_the_same_call_made_again_writes_it(open_queue: Open) -> None:
+    queue = by_hand(open_queue)
+    lease, uid = called(queue)
+    with full(queue), pytest.raises(QueueUnavailable):
+        queue.settle(lease, uid, LONG)
+    assert queue.settle(lease, uid, LONG)
+    assert (queue.counts()["done"], spools(queue)) == (1, [])
+
+
+def test_what_another_reply_brings_along_is_written_too(open_queue: Open) -> None:
+    queue = by_hand(open_queue)
+    lease, uid = called(queue)
+    other, other_uid = called(queue, "b")
+    with full(queue), pytest.raises(QueueUnavailable):
+        queue.settle(lease, uid, LONG)
+    queue.settle(other, other_uid, "short")
+    assert (queue.counts()["done"], spools(queue)) == (2, [])
+
+
+def test_a_late_reply_without_a_lease_is_kept_too(open_queue: Open) -> None:
+    queue = by_hand(open_queue)
+    lease, uid = called(queue)
+    queue.cancel(lease.job_id)
+    again = queue.enqueue("a")
+    with full(queue), pytest.raises(QueueUnavailable, match="kept in"):
+        queue.accept(uid, Reply(LONG))
+    queue.close()
+    with by_hand(open_queue) as reopened:
+        assert reopened.job(again.job_id).state == "done"
+
+
+def test_a_queue_that_is_closed_with_a_reply_that_waits_leaves_it_to_the_next(open_queue: Open) -> None:
+    queue = by_hand(open_queue)
+    lease, uid = called(queue)
+    with full(queue):
+        with pytest.raises(QueueUnavailable):
+            queue.settle(lease, uid, LONG)
+        with pytest.raises(QueueUnavailable, match="from where the next drain or worker writes it"):
+            queue.close()
+    queue.close()
+    assert len(spools(queue)) == 1
+    with by_hand(open_queue) as reopened:
+        assert reopened.job(lease.job_id).state == "leased", "whoever only looks writes nothing"
+        assert reopened.lease() == []
+        assert (reopened.job(lease.job_id).state, spools(reopened)) == ("done", [])
+        assert [row.outcome for row in reopened.ledger()] == ["ok"]
+
+
+def test_o15_a_reply_outlasts_a_lock_that_is_longer_than_the_busy_wait(
+    open_queue: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from millpond.db.sqlite import SqliteDatabase
+
+    monkeypatch.setitem(SqliteDatabase.__init__.__kwdefaults__, "busy_ms", 50)  # type: ignore[attr-defined]
+    queue = by_hand(open_queue)
+    lease, uid = called(queue)
+    other = apsw.Connection(str(queue.home / "queue.db"))
+    other.execute("BEGIN IMMEDIATE").fetchall()
+    with pytest.raises(QueueBusy, match=r"stayed locked.*1 reply not written yet"):
+        queue.settle(lease, uid, "an answer")
+    other.execute("ROLLBACK").fetchall()
+    other.close()
+    assert queue.lease() == []
+    assert queue.counts()["done"] == 1
+
+
+def test_what_no_column_can_hold_ends_as_unknown_and_says_so(open_queue: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a drain. Nothing that a handler can bring is known to be refused by the store; this one is made up."""
+    from millpond.store import settle
+
+    def refuse(reply: Reply) -> str:
+        raise OverflowError("too large")
+
+    queue = by_hand(open_queue)
+    lease, uid = called(queue)
+    monkeypatch.setattr(settle, "dump_reply", refuse)
+    queue.settle(lease, uid, "an answer")
+    [row] = queue.ledger()
+    assert (row.outcome, row.message) == ("ambiguous", "its reply could not be stored: OverflowError: too large")
+
+
+WORKER = """
+import os, sys
+from millpond import Policy, Queue
+from millpond.rules.policy import LanePolicy
+
+with Queue.open(sys.argv[1], policy=Policy(lanes={"own": LanePolicy("own", kind="callable")})) as queue:
+    [lease] = queue.lease()
+    uid = queue.record(lease)
+    connection = queue.store.db._connection
+    connection.run(f"PRAGMA max_page_count = {connection.value('PRAGMA page_count')}")
+    try:
+        queue.settle(lease, uid, "an answer that needs pages of its own " * 2_000)
+    except Exception as problem:
+        print(type(problem).__name__, flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_worker_that_is_killed_with_a_reply_that_waits_loses_nothing(open_queue: Open) -> None:
+    queue = by_hand(open_queue)
+    job = queue.enqueue("a").job_id
+    said = subprocess.run([sys.executable, "-c", WORKER, str(queue.home)], capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout) == (-9, "QueueUnavailable\n"), said.stderr
+    assert queue.job(job).state == "leased"
+    assert queue.lease() == [], "its reply is written before its lease is taken back"
+    assert queue.job(job).state == "done"
+    assert [row.outcome for row in queue.ledger()] == ["ok"]
+
+
+def test_an_end_that_is_no_reply_is_kept_too(open_queue: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    from millpond.db.sqlite import SqliteDatabase
+
+    monkeypatch.setitem(SqliteDatabase.__init__.__kwdefaults__, "busy_ms", 50)  # type: ignore[attr-defined]
+    queue = by_hand(open_queue)
+    lease, uid = called(queue)
+    other = apsw.Connection(str(queue.home / "queue.db"))
+    other.execute("BEGIN IMMEDIATE").fetchall()
+    with pytest.raises(QueueBusy):
+        queue.settle(lease, uid, Ambiguous("who knows"))
+    other.execute("ROLLBACK").fetchall()
+    other.close()
+    assert queue.lease() == []
+    assert queue.job(lease.job_id).wait_reason == "backoff"
+    assert [(row.outcome, row.message) for row in queue.ledger()] == [("ambiguous", "Ambiguous: who knows")]
