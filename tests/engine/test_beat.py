@@ -70,7 +70,7 @@ def test_a_beat_that_came_too_late_is_not_made_up_for(tmp_path: Path) -> None:
     for thread in threads():
         if thread not in before:
             thread.join(timeout=20)
-    assert threads() == before
+    assert set(threads()) <= set(before)
     clock.advance(-300)
     assert not owner.stands(), "it is over, whatever the clock says later"
     owner.leave(lambda: None)
@@ -108,7 +108,7 @@ def test_an_owner_that_left_beats_no_more_and_writes_into_no_other_file(tmp_path
         for thread in threads():
             if thread not in before:
                 thread.join(timeout=20)
-        assert threads() == before
+        assert set(threads()) <= set(before)
     patient = Owner(tmp_path, "worker", 0, lease_ms=600_000)
     patient.leave(lambda: None)
     for thread in threads():

@@ -11,10 +11,14 @@ from opened import Open
 
 from millpond import AsyncQueue, Queue
 from millpond.drill.faultlane import FaultLane
+from millpond.engine import recall
 from millpond.engine.clock import wall_ms
+from millpond.lanes.lane import Call, Question
+from millpond.rules.evidence import Evidence, Unknown
 from millpond.rules.job import Attempt, Prompt
-from millpond.rules.policy import AfterHold, Deadlines, LanePolicy
+from millpond.rules.policy import AfterHold, Deadlines, LanePolicy, Policy
 from millpond.rules.price import PriceRule
+from millpond.store import reader
 from millpond.testing.promises import check_promises
 
 CALL = PriceRule("stated", call_usd=Decimal("0.01"))
@@ -162,6 +166,52 @@ def test_what_nobody_waits_for_is_decided_when_its_hold_is_over_and_its_worst_ca
         queue.reconcile()
         row = only(queue)
         assert (row.resolution, row.cost, row.cost_is_estimate) == ("nobody", Decimal("0.01"), True)
+
+
+def test_all_that_nobody_waits_for_is_decided_however_many_pages_it_takes(
+    open_queue: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "PAGE_ROWS", 2)
+    with FaultLane(script=["503_bare"] * 5) as server:
+        queue = open_queue(paid(server, recall="none", hold_ms={"realtime": 0, "batch": 0}, after_hold="ask"))
+        jobs = queue.enqueue_many([f"q {n}" for n in range(5)])
+        queue.drain()
+        queue.cancel([job.job_id for job in jobs])
+        queue.reconcile()
+        assert [row.resolution for row in queue.ledger()] == ["nobody"] * 5
+
+
+class Strange:
+    """A lane of one's own that answers nothing, or nonsense, when it is asked."""
+
+    policy = LanePolicy("strange", recall="store")
+
+    def __init__(self, says: object) -> None:
+        self.says = says
+
+    async def call(self, call: Call) -> Evidence:
+        raise AssertionError("no call is made")
+
+    async def recall(self, question: Question) -> Any:
+        if self.says is None:
+            await asyncio.Event().wait()
+        return self.says
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("says", [None, "an answer"])
+def test_a_lane_that_answers_nothing_or_nonsense_is_not_waited_for(
+    says: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recall, "QUESTION_MS", 20)
+    policy = Policy(lanes={"strange": Strange.policy})
+    asked = recall.ask(Strange(says), policy, "uid", Prompt("q"), started_ms=0, now_ms=lambda: 0, chance=0.0)
+    said = asyncio.run(asyncio.wait_for(asked, 20))
+    assert isinstance(said, Unknown)
+    assert said.why == ("its lane did not answer in time" if says is None else
+                        "TypeError: found a str, wanted Recalled, Absent or Unknown")  # fmt: skip
 
 
 def test_a_lane_is_asked_before_a_job_fails_for_want_of_another(open_queue: Open) -> None:

@@ -18,6 +18,7 @@ from millpond.db.migrations import Migration, read_folder
 from millpond.db.sqlite import SqliteDatabase
 from millpond.db.statements import load
 from millpond.engine import drain, scribe
+from millpond.engine.bookkeeping import Bookkeeper
 from millpond.engine.drain import Until
 from millpond.rules.errors import QueueBusy, QueueUnavailable
 from millpond.spend import book as books
@@ -192,14 +193,14 @@ def test_a_drain_that_runs_brings_the_book_up_to_the_ledger(queue: Queue, monkey
     [lease] = queue.lease(1)
     uid = queue.record(lease)
     assert uid is not None
-    kept, keep = threading.Event(), drain.keep_book
+    kept, go_on = threading.Event(), Bookkeeper.go_on
 
-    def keep_book(*given: Any) -> None:
-        keep(*given)
+    def watched(bookkeeper: Bookkeeper) -> None:
+        go_on(bookkeeper)
         if queue.book.charge(uid):
             kept.set()
 
-    monkeypatch.setattr(drain, "keep_book", keep_book)
+    monkeypatch.setattr(Bookkeeper, "go_on", watched)
     with queue.draining(lanes=Lane()) as drainer:
         going = threading.Thread(target=lambda: asyncio.run(drainer.run(Until(daemon=True))))
         going.start()

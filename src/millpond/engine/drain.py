@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from millpond.engine.bookkeeping import keep_book
+from millpond.engine.bookkeeping import Bookkeeper, keep_book
 from millpond.engine.clock import boot_ms
 from millpond.engine.happening import Happening
 from millpond.engine.listening import Listening
@@ -123,6 +123,7 @@ class Drainer:
         self._spool = spool
         self._held_back_s: float | None = None
         self._book = book
+        self._bookkeeper = Bookkeeper(store, book)
         self._registry = registry
         self._boot_ms = boot_ms
         self._listener = tell or _silence
@@ -236,10 +237,13 @@ class Drainer:
             for task in tending:
                 task.cut()
             await asyncio.wait(tending)
-            await self._keep_book()  # what lanes told of since the last round
-            self._scribe.close()
-            self._accountant.close()
-            await self._close_lanes()
+            try:
+                if self._stops < 2:  # else the next drain does it: this one was told not to wait
+                    await self._keep_book(partial(keep_book, self._store, self._book))
+            finally:
+                self._scribe.close()
+                self._accountant.close()
+                await self._close_lanes()
 
     def _sum_up(self, reason: Reason) -> Summary:
         """The Summary. Of calls that were paid again, the ledger knows which one answered, whoever received it."""
@@ -481,11 +485,11 @@ class Drainer:
                 self.tab.failed += await self._scribe.look(self._look_after_others)
             except MillpondError as problem:  # busy or full just now: the next round is a second away
                 log.warning("could not look after what others left: %s", problem)
-            await self._keep_book()
+            await self._keep_book(self._bookkeeper.go_on)
 
-    async def _keep_book(self) -> None:
+    async def _keep_book(self, look: Callable[[], None]) -> None:
         try:
-            await self._accountant.look(partial(keep_book, self._store, self._book))
+            await self._accountant.look(look)
         except MillpondError as problem:  # the next round, or the next drain, does it
             log.warning("the spend book lags behind the ledger: %s", problem)
 

@@ -12,6 +12,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 from millpond.engine.happening import Happening
 from millpond.engine.scribe import Scribe
@@ -32,7 +33,14 @@ from millpond.store.asking import ToAsk
 from millpond.store.store import Store
 
 AT_ONCE = 8
-"""Questions under way at the same time, over all lanes."""
+"""Questions under way at the same time on one lane: as many as a lane has calls by default (`max_in_flight`)."""
+
+PAGE_CALLS = 4 * AT_ONCE
+"""Calls looked at in one go. Each comes with its work, and a work may be some megabytes of pictures."""
+
+QUESTION_MS = 60_000
+"""How long one question may take, over all pages of a listing; then it is unknown. It costs nothing and is asked again,
+so it need not be given as long as a call; a stop waits for it, as for a call that was cut."""
 
 log = logging.getLogger("millpond.engine")
 
@@ -52,11 +60,19 @@ async def ask(
         return Unknown("nobody here can ask its lane")
     assert isinstance(lane, CanRecall)
     asked_ms = now_ms()
+    question = keep_calling(lane.recall(Question(uid, work)), f"ask {uid}")
     try:
-        said = await lane.recall(Question(uid, work))
+        await asyncio.wait({question}, timeout=QUESTION_MS / 1000)
+        if not question.done():
+            return Unknown("its lane did not answer in time")
+        said = cast("object", question.result())
+        if not isinstance(said, Recalled | Absent | Unknown):
+            raise TypeError(f"found a {type(said).__name__}, wanted Recalled, Absent or Unknown")
     except Exception as problem:  # a lane that raises has a bug; it has told us nothing
         log.warning("lane %s could not be asked: %s: %s", lane.policy.name, type(problem).__name__, problem)
         return Unknown(f"{type(problem).__name__}: {problem}")
+    finally:
+        question.cut()
     if isinstance(said, Recalled):
         return Heard(said.evidence, now_ms(), chance)
     if isinstance(said, Absent) and not proves_absence(policy, lane.policy, started_ms, asked_ms):
@@ -106,7 +122,7 @@ class Recaller:
     async def ask_due(self) -> int:
         """Ask for one page of the calls that are due; how many were asked for."""
         now_ms = self._store.now_ms()
-        due = await self._scribe.look(partial(self._store.to_ask, list(self._lanes), until_ms=now_ms))
+        due = await self._scribe.look(partial(self._store.to_ask, list(self._lanes), until_ms=now_ms, limit=PAGE_CALLS))
         if not due:
             return 0
         next_ms = {one.uid: self._next_ms(one, now_ms) for one in due}
@@ -116,14 +132,14 @@ class Recaller:
     async def ask_all(self) -> int:
         """Ask for all calls that can be asked for, whether or not they are due; how many that were."""
         asked, after = 0, (0, 0)
-        look = partial(self._store.to_ask, list(self._lanes), until_ms=MAX_MS)
+        look = partial(self._store.to_ask, list(self._lanes), until_ms=MAX_MS, limit=PAGE_CALLS)
         while page := await self._scribe.look(partial(look, after=after)):
             asked, after = asked + await self._ask_each(page), page[-1].mark
         return asked
 
     async def _ask_each(self, calls: list[ToAsk]) -> int:
-        gate = asyncio.Semaphore(AT_ONCE)
-        questions = [keep_calling(self._ask(one, gate), f"ask {one.uid}") for one in calls]
+        gates = {one.lane: asyncio.Semaphore(AT_ONCE) for one in calls}
+        questions = [keep_calling(self._ask(one, gates[one.lane]), f"ask {one.uid}") for one in calls]
         self.under_way += len(questions)
         try:
             for question in questions:
@@ -147,7 +163,8 @@ class Recaller:
 
     async def forget_all(self) -> int:
         """Decide all that nobody waits for; how many that were."""
-        self._page, forgotten = "", await self.forget_page()
+        self._page = ""
+        forgotten = await self.forget_page()
         while self._page:
             forgotten += await self.forget_page()
         return forgotten

@@ -27,7 +27,11 @@ class Tenure:
         self._store = store
         self._make = partial(Owner, folder, role, lease_ms=lease_ms, boot_ms=boot_ms)
         self._owner = self._make(store.now_ms())
-        store.enlist(self._owner.row)
+        try:
+            store.enlist(self._owner.row)
+        except BaseException:
+            self._owner.leave(lambda: None)
+            raise
 
     @property
     def uuid(self) -> str:

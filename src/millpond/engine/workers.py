@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from millpond.engine.bookkeeping import keep_book, try_to_post
+from millpond.engine.bookkeeping import Bookkeeper, try_to_post
 from millpond.engine.in_hand import InHand
 from millpond.engine.kept import UNSTORABLE, Kept, without_its_reply
 from millpond.engine.listening import Listening
@@ -86,6 +86,7 @@ class Workers:
         self._ask = ask
         self._store = store
         self._book = book
+        self._bookkeeper = Bookkeeper(store, book)
         self._folder = folder
         self._policy = policy
         self._registry = registry
@@ -110,7 +111,7 @@ class Workers:
         self._spool.write_all(self._store)
         self._spool.prepare()
         reclaim_dead(self._store, self._folder, max_leases_lost=cap, watch=self._watch)
-        keep_book(self._store, self._book)
+        self._bookkeeper.go_on()
         if owner is not None:
             return self._take(owner, room, n)
         name = self._own()
@@ -264,8 +265,12 @@ class Workers:
 
     def release(self, lease: Lease) -> None:
         """Give a job back untouched. Raises LeaseLost."""
+        try:
+            self._store.give(lease, Then("release"))
+        except LeaseLost:
+            self._in_hand.gave(lease)
+            raise
         self._in_hand.gave(lease)
-        self._store.give(lease, Then("release"))
 
     def accept(self, attempt: str, reply: Reply) -> bool:
         """Hand in the reply of an attempt, however late, without a lease. Whether it is in force now."""

@@ -148,9 +148,11 @@ def build(store: Store, book: SpendBook, policy: Policy, drainer: Holder | None)
         needs_you=(
             *_needs_resume(stops, now_ms),
             *_needs(lanes, counts, store.waiting_for_person()),
-            *_needs_questions(counts, store, policy),
             *(
-                _needs_drain(lanes, len(abandoned(store)), unattended_ms, now_ms, can_go_on=can_go_on)
+                (
+                    *_needs_questions(counts, store, policy),
+                    *_needs_drain(lanes, len(abandoned(store)), unattended_ms, now_ms, can_go_on=can_go_on),
+                )
                 if drainer is None
                 else ()
             ),

@@ -50,14 +50,15 @@ def to_ask(
     boot: Boot | None = None,
 ) -> list[ToAsk]:
     """A page of the calls for which these lanes are to be asked by then, longest due first; `after` is its mark."""
-    rows = tx.all("to_ask", keys=list(lanes), until_ms=until_ms, after_ms=after[0], after=after[1], limit=limit)
+    page = {"until_ms": until_ms, "after_ms": after[0], "after": after[1], "limit": limit}
+    rows = sorted((row for lane in lanes for row in tx.all("to_ask", lane=lane, **page)), key=_mark)[:limit]
     found: list[ToAsk] = []
     for row in rows:
         body = tx.one("payload", job_id=row.job_id)
         if body is not None:
             found.append(
                 ToAsk(
-                    (row.ask_ms, row.seq),
+                    _mark(row),
                     row.uid,
                     row.lane,
                     row.code or "",
@@ -69,6 +70,24 @@ def to_ask(
                 )
             )
     return found
+
+
+def _mark(row: Any) -> tuple[int, int]:
+    return row.ask_ms, row.seq
+
+
+def lanes_to_ask(tx: Transaction) -> list[str]:
+    """The lanes that can be asked for some call whose end is unknown."""
+    lanes: list[str] = []
+    while (lane := tx.all("next_lane_to_ask", after=lanes[-1] if lanes else "")[0].lane) is not None:
+        lanes.append(lane)
+    return lanes
+
+
+def next_ask_ms(tx: Transaction, lanes: Collection[str]) -> int | None:
+    """When one of these lanes is next due to be asked for a call; None if none is."""
+    found = (tx.one("next_ask", lane=lane) for lane in lanes)
+    return min((row.ask_ms for row in found if row is not None), default=None)
 
 
 def ask_again(tx: Transaction, next_ms: Mapping[str, int], now_ms: int) -> set[str]:

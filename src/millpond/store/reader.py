@@ -86,21 +86,20 @@ class Reader:
         """`asked` and `undeliverable` -> how many jobs wait for a person's word, counted up to `limit`."""
         return {row.wait_reason: row.n for row in self.db.read(lambda tx: tx.all("waiting_for_person", limit=limit))}
 
-    def to_ask(self, lanes_: Collection[str], *, until_ms: int, after: tuple[int, int] = (0, 0)) -> list[ToAsk]:
+    def to_ask(
+        self, lanes_: Collection[str], *, until_ms: int, after: tuple[int, int] = (0, 0), limit: int = PAGE_ROWS
+    ) -> list[ToAsk]:
         """A page of the calls for which these lanes are to be asked by then. See `asking.to_ask`."""
         now = {"now_ms": self.now_ms(), "boot": self.boot()}
-        return self.db.read(
-            partial(asking.to_ask, lanes=lanes_, until_ms=until_ms, limit=PAGE_ROWS, after=after, **now)
-        )
+        return self.db.read(partial(asking.to_ask, lanes=lanes_, until_ms=until_ms, limit=limit, after=after, **now))
 
     def lanes_to_ask(self) -> list[str]:
         """The lanes that can be asked for some call whose end is unknown."""
-        return [row.lane for row in self.db.read(lambda tx: tx.all("lanes_to_ask"))]
+        return self.db.read(asking.lanes_to_ask)
 
     def next_ask_ms(self, lanes_: Collection[str]) -> int | None:
         """When one of these lanes is next due to be asked for a call; None if none is."""
-        row = self.db.read(lambda tx: tx.one("next_ask", keys=list(lanes_)))
-        return row.ask_ms if row is not None else None
+        return self.db.read(partial(asking.next_ask_ms, lanes=lanes_))
 
     def forgotten(self, after: str, asked_lanes: Collection[str]) -> Page:
         """Calls of an unknown end for which nobody waits any more, out of one page. See `asking.forgotten`."""

@@ -252,19 +252,20 @@ RETURNING seq
 SELECT uid, owner FROM attempt WHERE job_id = :job_id AND outcome IS NULL
 
 -- name: to_ask
--- Calls for which these lanes are to be asked up to a time, longest due first, a page at a time.
+-- Calls for which a lane is to be asked up to a time, longest due first, a page at a time.
 SELECT seq, uid, lane, code, job_id, started_ms, ended_ms, hold_until_ms, ask_ms, started_boot_ms,
   (SELECT o.boot_id FROM owner o WHERE o.uuid = attempt.owner) AS boot_id
 FROM attempt
-WHERE ask_ms IS NOT NULL AND (ask_ms, seq) > (:after_ms, :after) AND ask_ms <= :until_ms AND lane IN {list keys}
+WHERE ask_ms IS NOT NULL AND lane = :lane AND (ask_ms, seq) > (:after_ms, :after) AND ask_ms <= :until_ms
 ORDER BY ask_ms, seq LIMIT :limit
 
--- name: lanes_to_ask
-SELECT DISTINCT lane FROM attempt WHERE ask_ms IS NOT NULL ORDER BY lane
+-- name: next_lane_to_ask
+-- One after the other by the index, which is not read for what lies between.
+SELECT min(lane) AS lane FROM attempt WHERE ask_ms IS NOT NULL AND lane > :after
 
 -- name: next_ask
 -- Of those that are held for it: what is asked for beyond its hold keeps nobody waiting.
-SELECT ask_ms FROM attempt WHERE ask_ms IS NOT NULL AND ask_ms <= hold_until_ms AND lane IN {list keys} ORDER BY ask_ms, seq LIMIT 1
+SELECT ask_ms FROM attempt WHERE ask_ms IS NOT NULL AND ask_ms <= hold_until_ms AND lane = :lane ORDER BY ask_ms, seq LIMIT 1
 
 -- name: ask_again
 -- Only who finds it due as it was asks now, and moves it on before that: two that look at once ask once.

@@ -146,7 +146,7 @@ CREATE INDEX attempt_key ON attempt (idempotency_key, seq);
 CREATE INDEX attempt_job ON attempt (job_id, seq);
 CREATE INDEX attempt_open_owner ON attempt (owner) WHERE outcome IS NULL;
 CREATE INDEX attempt_listener ON attempt (listener) WHERE listener IS NOT NULL;
-CREATE INDEX attempt_to_ask ON attempt (ask_ms, seq) WHERE ask_ms IS NOT NULL;
+CREATE INDEX attempt_to_ask ON attempt (lane, ask_ms, seq) WHERE ask_ms IS NOT NULL;
 CREATE INDEX attempt_undecided ON attempt (idempotency_key) WHERE outcome = 'ambiguous' AND resolution IS NULL;
 CREATE INDEX attempt_unposted ON attempt (seq) WHERE posted = 0 AND (outcome <> 'ambiguous' OR resolution IS NOT NULL);
 CREATE INDEX attempt_artifact ON attempt (artifact_id) WHERE artifact_id IS NOT NULL;
