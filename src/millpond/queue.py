@@ -14,7 +14,7 @@ from typing import Any, cast, get_args
 
 from millpond import bulk
 from millpond.door import Askable, Door, Registry
-from millpond.engine.clock import wall_ms
+from millpond.engine.clock import boot, wall_ms
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.draining import Drains, not_drained, run
 from millpond.engine.happening import Happening
@@ -128,7 +128,7 @@ class Queue:
         named = partial(load_target, settings.commands, "commands") if settings.commands else None
         doorbell = Doorbell()
         database = open_sqlite(settings.queue, durable=policy.durable, on_commit=doorbell.ring)
-        store = Store(database, wall_ms)
+        store = Store(database, wall_ms, boot)
         return cls(
             store,
             database.lock_folder,

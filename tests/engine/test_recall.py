@@ -12,6 +12,7 @@ from opened import Open
 from millpond import AsyncQueue, Queue
 from millpond.drill.faultlane import FaultLane
 from millpond.engine import recall
+from millpond.engine.clock import wall_ms
 from millpond.lanes.lane import Call, Question
 from millpond.rules.evidence import Evidence, Unknown
 from millpond.rules.job import Attempt, Prompt
@@ -85,6 +86,19 @@ def test_an_absence_proves_nothing_before_the_call_can_have_ended_and_settled(op
         queue.reconcile()
         assert (queue.job(job.job_id).wait_reason, ledger(queue)) == ("held", [("ambiguous", None)])
         assert server.listings() == 1
+
+
+def test_a_clock_that_is_set_forward_makes_no_absence_a_proof(open_queue: Open) -> None:
+    """By the wall the call should be over for minutes; its lane has it listed in a second and a half."""
+    with FaultLane(script=["reset"], settling_s=1.5) as server:
+        queue = open_queue(paid(server, settling_ms=2_000, deadlines=SOON), lease_ms=800)
+        queue.enqueue("q")
+        queue.drain(max_iters=1)
+        queue.store.now_ms = lambda: wall_ms() + 300_000
+        queue.reconcile()
+        assert (ledger(queue), server.listings()) == ([("ambiguous", None)], 1)
+        assert queue.drain(until_empty=True).recalled == 1
+        assert (ledger(queue), server.accepted()) == ([("ok", "recalled")], 1)
 
 
 @pytest.mark.parametrize(

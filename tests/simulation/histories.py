@@ -12,6 +12,7 @@ import apsw
 
 from millpond.rules import effects as steps
 from millpond.rules.effects import ACCEPT, Heard
+from millpond.rules.errors import KeyConflict
 from millpond.rules.job import Receipt, Reply
 from millpond.rules.policy import AfterHold, Backoff, Deadlines, LanePolicy, Policy
 from millpond.rules.price import FREE, PriceRule
@@ -293,7 +294,7 @@ def a_drainer_that_was_given_up_leases_under_a_new_name(world: World) -> None:
     zombie, *_ = world.drainers
     job, name = ask(world), zombie.owner
     world.store.reclaim(name, max_leases_lost=world.policy.max_leases_lost)
-    assert (world.lease(zombie, 1), zombie.owner == name) == (0, False)
+    assert (world.lease(zombie, 1), zombie.owner == name) == (0, False), f"{name} was given up, and leases as {name}"
     finish(world, in_flight(world, zombie, job, OK))
     world.calm()
 
@@ -538,6 +539,85 @@ def a_lane_is_asked_before_its_job_fails_for_want_of_another(world: World) -> No
     world.calm()
 
 
+def a_call_that_would_leave_after_its_lease_does_not(world: World) -> None:
+    """Its process lives, beats and is slow; then it dies. Nobody would know how long the call may run."""
+    first, second, *_ = world.drainers
+    world.plans.append(Plan("late", 59_000))
+    call = until(world, take(world, first, job := ask(world)), steps.Call)
+    world.pass_time(LEASE_MS + 10_000)
+    world.fly(call)
+    world.crash(first)
+    while state(world, job) != "done":
+        if world.tend(second) + world.lease(second, 8) == 0:
+            world.pass_time(1_000)
+        for flight in second.flights:
+            finish(world, flight)
+        second.land()
+    world.calm()
+
+
+def the_schema_refuses_a_reply_that_was_in_force(world: World) -> None:
+    """Whatever a program does: a reply that was retired cannot come into force again."""
+    first, *_ = world.drainers
+    finish(world, call := in_flight(world, first, ask(world), OK))
+    ask(world, fresh=True)
+    with suppress(apsw.ConstraintError):
+        run_sql(world, f"""
+            INSERT INTO artifact (idempotency_key, fingerprint, attempt_uid, accepted_ms)
+              SELECT 'other', fingerprint, attempt_uid, 1 FROM artifact
+                WHERE attempt_uid = '{call.uid}'""")  # fmt: skip
+    world.witness.check()
+    world.calm()
+
+
+def record_heeds_a_death_that_moved_nothing(world: World) -> None:
+    """Reclaim takes all leases of the dead in one transaction. Should a file be otherwise, nothing is sent for it."""
+    first, *_ = world.drainers
+    flight = until(world, take(world, first, ask(world)), steps.Record)
+    run_sql(world, f"UPDATE owner SET dead = 1 WHERE uuid = '{first.owner}'")
+    flight.step()
+    assert flight.uid == "", f"call {flight.uid} was recorded for {first.owner}, which was declared dead"
+
+
+def a_key_is_not_taken_from_a_call_under_way(world: World) -> None:
+    """A caller's own key: cancelled in flight, and asked for with other work while its call is still listened to."""
+    first, *_ = world.drainers
+    job = ask(world, "own", "one")
+    call = in_flight(world, first, job, LATE)
+    world.cancel(job, HOLD_MS)
+    [refused] = world.ask(asked("own", "another"))
+    assert isinstance(refused, KeyConflict)
+    finish(world, call)
+    world.calm()
+
+
+def a_call_for_which_no_job_waits_ends_with_its_owner(world: World) -> None:
+    """Given up, called again, and answered by the first call after all; then the owner of the second call dies."""
+    first, second, third, *_ = [*world.drainers, Drainer(world.ground)]
+    old = until(world, in_flight(world, first, job := ask(world), LATER), steps.StopListening)
+    world.fly(old)
+    new = in_flight(world, second, job, Plan("slow", 59_000))
+    finish(world, old)
+    assert (state(world, job), answered_by(world, job)) == ("done", old.uid)
+    world.crash(second)
+    world.tend(third)
+    fresh = ask(world, fresh=True)
+    world.calm()
+    assert answered_by(world, fresh) not in (old.uid, new.uid)
+
+
+def a_job_that_nobody_asks_for_is_not_retried(world: World) -> None:
+    """Cancelled, asked for anew, and retried: its request joins the new job, and a second retry finds nobody."""
+    old, _ = ask(world), world.cancel(1, 0)
+    new = ask(world)
+    world.retry(old)
+    assert world.witness.seen.hanging(old) == []
+    world.cancel(new, 0)
+    world.retry(old)
+    assert state(world, old) == "cancelled"
+    world.calm()
+
+
 def a_call_that_left_late_is_not_taken_for_absent(world: World) -> None:
     """Asleep between its row and its first byte, just short of its lease; then its process dies, and it runs on."""
     first, second, *_ = world.drainers
@@ -546,6 +626,21 @@ def a_call_that_left_late_is_not_taken_for_absent(world: World) -> None:
     world.pass_time(LEASE_MS - 1_000)
     world.fly(call)
     world.crash(first)
+    while state(world, job) != "done":
+        world.tend(second)
+        world.pass_time(1_000)
+    assert answered_by(world, job) == call.uid
+    world.calm()
+
+
+def a_clock_that_was_set_anew_proves_nothing(world: World) -> None:
+    """Recorded by a clock that is an hour behind: by the right one the call should be over for long, and it runs."""
+    first, second, *_ = world.drainers
+    world.set_clock(first, -3_600_000)
+    call = in_flight(world, first, job := ask(world), LATE)
+    world.crash(first)
+    world.tend(second)
+    world.pass_time(LATE.takes_ms)
     while state(world, job) != "done":
         world.tend(second)
         world.pass_time(1_000)
@@ -643,6 +738,13 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (a_hold_outlives_its_listener_where_the_lane_remembers, two_lanes(**REMEMBERS)),
         (a_lane_is_asked_before_its_job_fails_for_want_of_another, one_lane(max_attempts=1, hold_ms=NO_HOLD)),
         (a_call_that_left_late_is_not_taken_for_absent, one_lane(hold_ms=LONG_HOLD)),
+        (a_clock_that_was_set_anew_proves_nothing, one_lane(hold_ms=LONG_HOLD)),
+        (a_call_that_would_leave_after_its_lease_does_not, one_lane(hold_ms=LONG_HOLD, settling_ms=0)),
+        (the_schema_refuses_a_reply_that_was_in_force, two_lanes()),
+        (record_heeds_a_death_that_moved_nothing, two_lanes()),
+        (a_key_is_not_taken_from_a_call_under_way, two_lanes()),
+        (a_call_for_which_no_job_waits_ends_with_its_owner, two_lanes()),
+        (a_job_that_nobody_asks_for_is_not_retried, two_lanes()),
         (a_person_decides_what_is_still_held, one_lane(max_attempts=1)),
         (what_is_leased_and_not_sent_when_a_person_stops_it_goes_back, two_lanes()),
         (what_a_dead_drainer_could_not_write_is_written_before_its_work_is_given_away, two_lanes()),

@@ -15,10 +15,11 @@ from millpond.engine.listening import Listening
 from millpond.rules import effects as steps
 from millpond.rules import journey, recall
 from millpond.spend import book
-from millpond.store import accounts, asking, holds, ledger, reclaim, settle, store
+from millpond.store import accounts, asking, enqueue, holds, ledger, persons, reclaim, settle, store
 from millpond.store import lease as leasing
 from millpond.store.settle import Settled
-from millpond.testing.simulation.drainer import PERFORM, Drainer
+from millpond.testing.simulation import world
+from millpond.testing.simulation.drainer import PERFORM, Drainer, Flight
 from millpond.testing.simulation.world import World
 
 Remove = Callable[[pytest.MonkeyPatch], None]
@@ -112,6 +113,74 @@ def accept_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settle, "accept", lamed)
 
 
+def end_under_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = settle._end_known  # pyright: ignore[reportPrivateUsage]
+
+    def lamed(tx: Transaction, attempt: Any, ending: Any, how: Any, now_ms: int) -> bool:
+        is_held = attempt.job_id in [job.id for job in tx.all("leased_by", owner=attempt.owner)]
+        return (ending.outcome == "ok" or is_held) and end(tx, attempt, ending, how, now_ms)
+
+    monkeypatch.setattr(settle, "_end_known", lamed)
+
+
+def forget_whose_key_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only artifacts and live jobs are asked what work a key names."""
+    look_up = enqueue._look_up  # pyright: ignore[reportPrivateUsage]
+
+    def lamed(*args: Any) -> Any:
+        found = look_up(*args)
+        for key in found.values():
+            if key.artifact is None and key.job is None:
+                key.fingerprint = None
+        return found
+
+    monkeypatch.setattr(enqueue, "_look_up", lamed)
+
+
+def retry_what_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    can = persons._can_retry  # pyright: ignore[reportPrivateUsage]
+
+    def lamed(*args: Any) -> Any:
+        found = can(*args)
+        return persons.Moved(True) if "have moved" in found.why else found
+
+    monkeypatch.setattr(persons, "_can_retry", lamed)
+
+
+def hold_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    detach = settle.detach
+    monkeypatch.setattr(settle, "detach", lambda *args, hold_ms, **more: detach(*args, hold_ms=0 * hold_ms, **more))
+
+
+def send_however_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    init = Flight.__init__
+
+    def lamed(self: Flight, *args: Any) -> None:
+        init(self, *args)
+        self.taken_ms = 10**15
+
+    monkeypatch.setattr(Flight, "__init__", lamed)
+
+
+def without_schema(words: str, other: str) -> Remove:
+    """Cut words from the queue's schema, for who writes and who looks alike."""
+
+    def take_out(monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in (store, world):
+            read_folder = module.read_folder
+
+            def lamed(folder: Any, read_folder: Any = read_folder) -> Any:
+                found = read_folder(folder)
+                return [
+                    replace(one, statements=tuple(text.replace(words, other) for text in one.statements))
+                    for one in found
+                ]
+
+            monkeypatch.setattr(module, "read_folder", lamed)
+
+    return take_out
+
+
 def no_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (holds, ledger, reclaim, settle):
         monkeypatch.setattr(module, "blocking", lambda *_: [])
@@ -180,6 +249,11 @@ def take_silence_for_proof(monkeypatch: pytest.MonkeyPatch) -> None:
 def forget_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = recall.absence_ms
     monkeypatch.setattr(recall, "absence_ms", lambda policy, *given: whole(replace(policy, lease_ms=0), *given))
+
+
+def tell_age_by_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (ledger, asking):
+        monkeypatch.setattr(module, "began", lambda row, *_: row.started_ms)
 
 
 def decide_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,6 +332,12 @@ REMOVALS: dict[str, Removal] = {
         ),
         Removal("A ledger row stands before its call leaves", record_nothing),
         Removal(
+            "A call leaves within its lease, or not at all",
+            send_however_late,
+            "a_call_that_would_leave_after_its_lease_does_not",
+        ),
+        Removal("What is silent at its soft timeout is held while it is listened to", hold_nothing),
+        Removal(
             "One open attempt a key, by the schema",
             without_index("one_open_attempt"),
             "the_schema_refuses_a_second_open_attempt",
@@ -268,6 +348,12 @@ REMOVALS: dict[str, Removal] = {
             "a_job_that_is_due_within_a_hold_pays_no_second_time",
         ),
         Removal("A good reply counts by its key, whoever holds the job", accept_under_the_fence),
+        Removal("The end of a call is written by its uid, whoever holds the job", end_under_the_fence),
+        Removal(
+            "A reply comes into force once, by the schema",
+            without_schema("attempt_uid     TEXT NOT NULL UNIQUE", "attempt_uid     TEXT NOT NULL"),
+            "the_schema_refuses_a_reply_that_was_in_force",
+        ),
         Removal(
             "A reply older than the last retirement is never in force (`retired_seq`)",
             without_sql(("accept_check", "a.retired_seq >= :seq", "a.retired_seq < 0 AND :seq >= 0")),
@@ -309,6 +395,16 @@ REMOVALS: dict[str, Removal] = {
             "a_late_reply_replaces_an_estimate",
         ),
         Removal(
+            "Reclaim declares its owner dead",
+            without_sql(("bury_owner", "SET dead = 1", "SET dead = 0")),
+            "a_drainer_that_was_given_up_leases_under_a_new_name",
+        ),
+        Removal(
+            "Only a living owner records",
+            without_sql(("record_check", "AND o.dead = 0", "")),
+            "record_heeds_a_death_that_moved_nothing",
+        ),
+        Removal(
             "Only a living owner leases",
             without_sql(("owner_lives", "AND dead = 0", "")),
             "a_drainer_that_was_given_up_leases_under_a_new_name",
@@ -348,6 +444,17 @@ REMOVALS: dict[str, Removal] = {
             let_nothing_lapse,
             "a_lease_whose_task_died_is_taken_back_by_its_owner",
         ),
+        Removal(
+            "Who is answered by what is in force gets a job that is done",
+            without_sql(
+                ("artifacts_in_force", "(SELECT min(j.id) FROM job j WHERE j.artifact_id = a.id) AS job_id", "t.job_id")
+            ),
+        ),
+        Removal(
+            "A key belongs to the work of a call that may still answer it",
+            forget_whose_key_it_is,
+            "a_key_is_not_taken_from_a_call_under_way",
+        ),
         Removal("Enqueue looks for a live job of the key", without_sql(("live_jobs", "AND live = 1", "AND 0"))),
         Removal(
             "Whatever ends an attempt wakes its key's held job",
@@ -357,6 +464,17 @@ REMOVALS: dict[str, Removal] = {
         Removal(
             "Reclaim ends every open attempt of its owner",
             without_sql(("open_attempts_by", "AND outcome IS NULL", "AND 0")),
+        ),
+        Removal(
+            "So it does when another call answered the job meanwhile",
+            without_sql(
+                (
+                    "open_attempts_by",
+                    "AND outcome IS NULL",
+                    "AND outcome IS NULL AND job_id IN (SELECT id FROM job WHERE lease_owner = :owner)",
+                )
+            ),
+            "a_call_for_which_no_job_waits_ends_with_its_owner",
         ),
         Removal(
             "Reclaim ends what its owner listened to",
@@ -370,6 +488,11 @@ REMOVALS: dict[str, Removal] = {
         Removal(
             "A retry takes back withdrawals",
             without_sql(("take_back_requests", "AND withdrawn_ms IS NOT NULL", "AND 0")),
+        ),
+        Removal(
+            "A job whose requests have moved is not retried",
+            retry_what_is_empty,
+            "a_job_that_nobody_asks_for_is_not_retried",
         ),
         Removal(
             "A submission withdraws only what it asked",
@@ -401,6 +524,11 @@ REMOVALS: dict[str, Removal] = {
             "A call may have left as late as its lease allowed",
             forget_the_lease,
             "a_call_that_left_late_is_not_taken_for_absent",
+        ),
+        Removal(
+            "The age of a call is told by a clock that nobody sets",
+            tell_age_by_the_wall,
+            "a_clock_that_was_set_anew_proves_nothing",
         ),
         Removal("What nobody waits for is decided when its hold is over", decide_for_nobody),
         Removal(

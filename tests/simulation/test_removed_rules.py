@@ -1,21 +1,24 @@
 """A simulation that finds nothing proves nothing: each rule is taken out in turn, and the simulation must notice.
 
-Run as a program, this file draws the table of docs/simulation.md.
+Run as a program, this file draws the tables of docs/simulation.md; with `--named` only that of the named rules.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from histories import HISTORIES, world
+from named_rules import NAMED
 from removals import REMOVALS, Removal
 
 from millpond.testing import simulate
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/simulation.md"
 TABLE = r"(<!-- removed rules: .*? -->\n)(.*?)(<!-- end of the removed rules -->)"
+NAMED_TABLE = r"(<!-- named rules: .*? -->\n)(.*?)(<!-- end of the named rules -->)"
 SEEDS = range(60)
 """Among these a removal without a history of its own must be found."""
 
@@ -59,8 +62,28 @@ def test_the_table_names_no_other_rule() -> None:
     assert [line.split(" | ")[0].removeprefix("| ") for line in found[2].splitlines()[2:]] == list(REMOVALS)
 
 
+def named() -> str:
+    """Each named rule, and by which rows of the other table it is taken out."""
+    rows = ["| rule | what it says | taken out as |", "|---|---|---|"]
+    for name, rule in NAMED.items():
+        assert bool(rule.removals) != bool(rule.why_none), name
+        rows.append(f"| `{name}` | {rule.says} | {'; '.join(rule.removals) or f'({rule.why_none})'} |")
+    return "\n".join(rows) + "\n"
+
+
+def test_each_named_rule_is_taken_out_or_is_said_not_to_be() -> None:
+    assert len(NAMED) == 28
+    assert not {removal for rule in NAMED.values() for removal in rule.removals} - REMOVALS.keys()
+    found = re.search(NAMED_TABLE, DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    assert found
+    assert found[2] == named(), f"{__file__} --named draws it anew"
+
+
 def drawn(page: str) -> str:
-    """The page with the table as it is now."""
+    """The page with its tables as they are now."""
+    page = re.sub(NAMED_TABLE, lambda m: m[1] + named() + m[3], page, flags=re.DOTALL)
+    if sys.argv[1:] == ["--named"]:
+        return page
     rows = ["| rule that is taken out | who notices | what it says |", "|---|---|---|"]
     for rule, removal in REMOVALS.items():
         with pytest.MonkeyPatch.context() as monkeypatch:

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import time
+from functools import cache
+from pathlib import Path
+
+from millpond.rules.boot import Boot
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def wall_ms() -> int:
@@ -14,3 +20,17 @@ def boot_ms() -> int:
     """Milliseconds on a clock that counts suspend: a lease's age is judged by it before anything is sent."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime_ns(clock) // 1_000_000
+
+
+@cache
+def boot_id() -> str:
+    """Names this start of the machine; "" where it has no name, as on macOS."""
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def boot() -> Boot:
+    """Now, on the clock that nobody sets."""
+    return Boot(boot_id(), boot_ms())

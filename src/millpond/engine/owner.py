@@ -16,7 +16,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from millpond.engine.beat import Beat, first_note
-from millpond.engine.clock import boot_ms
+from millpond.engine.clock import boot_id, boot_ms
 from millpond.engine.lock import Lock, is_locked
 from millpond.rules.errors import LockHeld
 from millpond.rules.job import OwnerRow
@@ -25,7 +25,6 @@ from millpond.rules.policy import Policy
 PROBE_S = 0.1
 """Whoever asks for the holder holds the lock himself for an instant; a drain that starts just then tries again."""
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 LEASE_MS = Policy().lease_ms
 """For how long an owner's beat may stand still, unless its policy says otherwise."""
@@ -92,7 +91,7 @@ class Owner:
         self, folder: Path, role: str, now_ms: int, *, lease_ms: int = LEASE_MS, boot_ms: Callable[[], int] = boot_ms
     ) -> None:
         """Raises QueueUnavailable where the lock file cannot be made. `boot_ms` is the clock that judges its beat."""
-        self.row = OwnerRow(uuid4().hex, role, socket.gethostname(), os.getpid(), _boot_id(), now_ms)
+        self.row = OwnerRow(uuid4().hex, role, socket.gethostname(), os.getpid(), boot_id(), now_ms)
         self._lock = Lock(lock_file(folder, self.row.uuid))
         taken = self._lock.take(first_note(self.row.uuid, lease_ms))
         assert taken, "a new uuid cannot be locked by another"
@@ -123,7 +122,7 @@ class Owner:
 
 def is_here(owner: OwnerRow) -> bool:
     """Whether an owner is of this host: by its name, or of this very boot, as a container is that was made anew."""
-    return owner.host == socket.gethostname() or (bool(owner.boot_id) and owner.boot_id == _boot_id())
+    return owner.host == socket.gethostname() or (bool(owner.boot_id) and owner.boot_id == boot_id())
 
 
 def is_dead(folder: Path, owner: OwnerRow) -> bool:
@@ -136,7 +135,7 @@ def is_dead(folder: Path, owner: OwnerRow) -> bool:
     path = lock_file(folder, owner.uuid)
     if path.exists():
         return not is_locked(path)
-    if owner.boot_id != _boot_id():
+    if owner.boot_id != boot_id():
         return True
     return owner.host == socket.gethostname() and not _runs(owner.pid)  # another container counts its own processes
 
@@ -159,10 +158,3 @@ def _runs(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _boot_id() -> str:
-    try:
-        return BOOT_ID.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""

@@ -280,6 +280,7 @@ class _Flight:
                 recall_hold_ms=hold_ms(lane, self.ground.policy, self.lease.service_class) if asked else None,
                 free_lanes=self.ground.policy.free_lanes,
                 now_ms=self.ground.store.now_ms(),
+                boot=self.ground.store.boot(),
             )
         )
         if isinstance(recorded, Instead):

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from millpond.db.database import Transaction
+from millpond.rules.boot import Boot
 from millpond.rules.job import Work
 from millpond.store.bodies import load_work
 from millpond.store.holds import is_blocking
+from millpond.store.ledger import began
 from millpond.store.settle import Bill, resolve
 
 
@@ -38,7 +40,14 @@ class Page:
 
 
 def to_ask(
-    tx: Transaction, lanes: Collection[str], *, until_ms: int, limit: int, after: tuple[int, int] = (0, 0)
+    tx: Transaction,
+    lanes: Collection[str],
+    *,
+    until_ms: int,
+    limit: int,
+    after: tuple[int, int] = (0, 0),
+    now_ms: int = 0,
+    boot: Boot | None = None,
 ) -> list[ToAsk]:
     """A page of the calls for which these lanes are to be asked by then, longest due first; `after` is its mark."""
     page = {"until_ms": until_ms, "after_ms": after[0], "after": after[1], "limit": limit}
@@ -54,7 +63,7 @@ def to_ask(
                     row.lane,
                     row.code or "",
                     row.job_id,
-                    row.started_ms,
+                    began(row, now_ms, boot),
                     row.ended_ms,
                     row.hold_until_ms,
                     load_work(body.body),

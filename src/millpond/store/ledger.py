@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from millpond.db.database import Transaction
+from millpond.rules.boot import Boot, began_ms
 from millpond.rules.effects import Facts, Instead, Recorded
 from millpond.rules.errors import LeaseLost
 from millpond.rules.job import Attempt, Lease
@@ -35,6 +36,7 @@ def record(
     now_ms: int,
     free_lanes: Collection[str] = (),
     recall_hold_ms: int | None = None,
+    boot: Boot | None = None,
 ) -> Recorded | Instead:
     """Write the row of an attempt that is about to leave, under the fence.
 
@@ -42,7 +44,7 @@ def record(
     billed), held where another attempt of the key is open or may still bring evidence, and given back as it was where a
     person has stopped the lane. Raises LeaseLost if the job is no longer held under this lease, or its owner was
     declared dead. `recall_hold_ms`: the call can be asked for later, and its key is held for so long if nobody hears
-    its end.
+    its end. `boot`: now, on the clock of the owner's boot.
     """
     job = tx.one("record_check", job_id=lease.job_id, lease_no=lease.lease_no, owner=lease.owner)
     if job is None or job.owner_lives is None:
@@ -69,6 +71,7 @@ def record(
         idempotency_key=job.idempotency_key,
         fingerprint=job.fingerprint,
         started_ms=now_ms,
+        started_boot_ms=boot.ms if boot is not None else None,
         recall_hold_ms=recall_hold_ms,
     )
     tx.all("count_attempt", job_id=job.id)
@@ -76,7 +79,7 @@ def record(
     return Recorded(uid, job.attempt_no)
 
 
-def look_back(tx: Transaction, lease: Lease, now_ms: int) -> Facts:
+def look_back(tx: Transaction, lease: Lease, now_ms: int, boot: Boot | None = None) -> Facts:
     """What was tried for this key since the job's floor, and what of it is to be decided now.
 
     An attempt that is still held is not: a scheduled job may wake within the hold, and `record` then makes it wait.
@@ -84,11 +87,11 @@ def look_back(tx: Transaction, lease: Lease, now_ms: int) -> Facts:
     job = tx.one("routing_facts", job_id=lease.job_id)
     if job is None:
         raise LeaseLost(lost(lease))
-    past = read_past(tx, lease.idempotency_key, job.floor_seq, now_ms)
+    past = read_past(tx, lease.idempotency_key, job.floor_seq, now_ms, boot)
     return Facts(past, attempts_made=job.attempts_made, attempts_granted=job.attempts_granted)
 
 
-def read_past(tx: Transaction, key: str, floor_seq: int, now_ms: int | None = None) -> Past:
+def read_past(tx: Transaction, key: str, floor_seq: int, now_ms: int | None = None, boot: Boot | None = None) -> Past:
     """The attempts of a key after a floor, oldest first: those that count for routing, and those not yet decided.
 
     At most HISTORY_ROWS of the first, the newest, and UNDECIDED_ROWS of the others; with `now_ms`, of the latter only
@@ -99,11 +102,22 @@ def read_past(tx: Transaction, key: str, floor_seq: int, now_ms: int | None = No
     return Past(
         tried=tuple(Tried(row.lane, row.outcome, row.resolution, row.code or "") for row in reversed(rows)),
         undecided=tuple(
-            Undecided(row.uid, row.lane, row.code or "", row.started_ms if row.recall_hold_ms is not None else None)
+            Undecided(
+                row.uid,
+                row.lane,
+                row.code or "",
+                began(row, now_ms or 0, boot) if row.recall_hold_ms is not None else None,
+            )
             for row in undecided
             if now_ms is None or not is_blocking(row, now_ms)
         ),
     )
+
+
+def began(row: Any, now_ms: int, here: Boot | None) -> int:
+    """When the call of a row was recorded, on the wall clock as it is now."""
+    then = Boot(row.boot_id, row.started_boot_ms) if row.boot_id and row.started_boot_ms is not None else None
+    return began_ms(row.started_ms, then, here, now_ms)
 
 
 def routing(tx: Transaction, job_id: int) -> tuple[str, str, Past]:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from millpond.db.database import Database, Transaction
+from millpond.rules.boot import Boot
 from millpond.rules.effects import Facts
 from millpond.rules.errors import KeyConflict
 from millpond.rules.filters import Term
@@ -32,9 +33,11 @@ COUNT_LIMIT = 10_000
 class Reader:
     """All that can be asked of a queue's tables. An iterator reads each page in a snapshot of its own."""
 
-    def __init__(self, db: Database, now_ms: Callable[[], int]) -> None:
+    def __init__(self, db: Database, now_ms: Callable[[], int], boot: Callable[[], Boot] | None = None) -> None:
+        """`boot` is the clock that nobody sets, by which the age of a call is told; without it the wall's is."""
         self.db = db
         self.now_ms = now_ms
+        self.boot = boot or (lambda: None)
 
     def close(self) -> None:
         """Close the database's connections. May be called twice."""
@@ -87,7 +90,8 @@ class Reader:
         self, lanes_: Collection[str], *, until_ms: int, after: tuple[int, int] = (0, 0), limit: int = PAGE_ROWS
     ) -> list[ToAsk]:
         """A page of the calls for which these lanes are to be asked by then. See `asking.to_ask`."""
-        return self.db.read(partial(asking.to_ask, lanes=lanes_, until_ms=until_ms, limit=limit, after=after))
+        now = {"now_ms": self.now_ms(), "boot": self.boot()}
+        return self.db.read(partial(asking.to_ask, lanes=lanes_, until_ms=until_ms, limit=limit, after=after, **now))
 
     def lanes_to_ask(self) -> list[str]:
         """The lanes that can be asked for some call whose end is unknown."""
@@ -217,7 +221,7 @@ class Reader:
 
     def look_back(self, lease: Lease) -> Facts:
         """What was tried for a lease's key."""
-        return self.db.read(partial(ledger.look_back, lease=lease, now_ms=self.now_ms()))
+        return self.db.read(partial(ledger.look_back, lease=lease, now_ms=self.now_ms(), boot=self.boot()))
 
     def holds(self, lease: Lease) -> bool:
         """Whether the job is still held under this lease."""

@@ -165,9 +165,9 @@ FROM job j WHERE j.id = :job_id AND j.state = 'leased' AND j.lease_no = :lease_n
 
 -- name: insert_attempt
 INSERT INTO attempt (uid, job_id, attempt_no, lease_no, owner, lane, tier, idempotency_key, fingerprint, started_ms,
-  recall_hold_ms)
+  started_boot_ms, recall_hold_ms)
 VALUES (:uid, :job_id, :attempt_no, :lease_no, :owner, :lane, :tier, :idempotency_key, :fingerprint, :started_ms,
-  :recall_hold_ms)
+  :started_boot_ms, :recall_hold_ms)
 RETURNING seq
 
 -- name: count_attempt
@@ -183,7 +183,9 @@ WHERE idempotency_key = :idempotency_key AND seq > :floor_seq
 ORDER BY seq DESC LIMIT :limit
 
 -- name: undecided
-SELECT uid, lane, code, outcome, listener, hold_until_ms, recall_hold_ms, started_ms FROM attempt
+SELECT uid, lane, code, outcome, listener, hold_until_ms, recall_hold_ms, started_ms,
+  started_boot_ms, (SELECT o.boot_id FROM owner o WHERE o.uuid = attempt.owner) AS boot_id
+FROM attempt
 WHERE idempotency_key = :idempotency_key AND outcome = 'ambiguous' AND resolution IS NULL AND seq > :floor_seq
 ORDER BY seq LIMIT :limit
 
@@ -251,7 +253,9 @@ SELECT uid, owner FROM attempt WHERE job_id = :job_id AND outcome IS NULL
 
 -- name: to_ask
 -- Calls for which a lane is to be asked up to a time, longest due first, a page at a time.
-SELECT seq, uid, lane, code, job_id, started_ms, ended_ms, hold_until_ms, ask_ms FROM attempt
+SELECT seq, uid, lane, code, job_id, started_ms, ended_ms, hold_until_ms, ask_ms, started_boot_ms,
+  (SELECT o.boot_id FROM owner o WHERE o.uuid = attempt.owner) AS boot_id
+FROM attempt
 WHERE ask_ms IS NOT NULL AND lane = :lane AND (ask_ms, seq) > (:after_ms, :after) AND ask_ms <= :until_ms
 ORDER BY ask_ms, seq LIMIT :limit
 

@@ -13,6 +13,7 @@ from millpond.db.database import Database, Transaction
 from millpond.db.migrations import read_folder
 from millpond.db.sqlite import SqliteDatabase
 from millpond.db.statements import load
+from millpond.rules.boot import Boot
 from millpond.rules.effects import Charge, Ending, EvidenceBy, Instead, Recorded, Then
 from millpond.rules.errors import KeyConflict, LeaseLost
 from millpond.rules.job import Lease, OwnerRow, Receipt
@@ -56,8 +57,8 @@ class Store(Reader):
     (what they lose at power loss is rebuilt by reclaim, since power loss kills every owner too).
     """
 
-    def __init__(self, db: Database, now_ms: Callable[[], int]) -> None:
-        super().__init__(db, now_ms)
+    def __init__(self, db: Database, now_ms: Callable[[], int], boot: Callable[[], Boot] | None = None) -> None:
+        super().__init__(db, now_ms, boot)
         if (row := db.read(_named)) is None:  # looking at a queue needs no write lock
             db.write(lambda tx: tx.all("set_meta_once", name=QUEUE_UUID, value=uuid4().hex))
             row = db.read(_named)
@@ -171,7 +172,7 @@ class Store(Reader):
     ) -> Recorded | Instead:
         """Write the ledger row before the call. Instead: send nothing, the job was moved. Raises LeaseLost."""
         verb = partial(ledger.record, lease=lease, uid=uid, lane=lane, tier=tier, free_lanes=free_lanes)
-        return self.db.write(partial(verb, recall_hold_ms=recall_hold_ms, now_ms=self.now_ms()))
+        return self.db.write(partial(verb, recall_hold_ms=recall_hold_ms, now_ms=self.now_ms(), boot=self.boot()))
 
     def settle(
         self, uid: str, ending: Ending, then: Then, *, lane: str, lease: Lease | None, how: EvidenceBy = "late"

@@ -144,14 +144,14 @@ def _policy(free_url: str, paid_url: str) -> Policy:
 
 def _queue(home: Path, policy: Policy) -> Queue:
     """A queue that reads no settings: a demo shows the same whatever stands in this folder."""
-    from millpond.engine.clock import wall_ms
+    from millpond.engine.clock import boot, wall_ms
     from millpond.queue import Queue
     from millpond.settings import make_home
     from millpond.store.store import Store, open_sqlite
 
     make_home(home)
     database = open_sqlite(home / "queue.db")
-    return Queue(Store(database, wall_ms), database.lock_folder, policy, home=home)
+    return Queue(Store(database, wall_ms, boot), database.lock_folder, policy, home=home)
 
 
 def _questions(seed: int) -> list[Prompt]:

@@ -112,6 +112,7 @@ CREATE TABLE attempt (
   idempotency_key  TEXT NOT NULL,
   fingerprint      TEXT NOT NULL,
   started_ms       INTEGER NOT NULL,
+  started_boot_ms  INTEGER,                       -- the same on a clock that nobody sets, of its owner's boot
   ended_ms         INTEGER,
   outcome          TEXT CHECK (outcome IN
     ('ok', 'retryable', 'saturated', 'lane_down', 'ambiguous', 'unfit', 'permanent', 'unusable')),

@@ -251,7 +251,7 @@ def recollect(ground: Ground, uid: str, lane: str, started_ms: int) -> Heard | A
     said: Heard | Absent | Unknown = Unknown()
     if call is not None and call.memory is not None and call.listed_ms is not None and call.listed_ms <= now_ms:
         said = Heard(call.memory, now_ms, ground.rng.random())
-    elif proves_absence(ground.policy, ground.policy.lane(lane), started_ms, now_ms):
+    elif proves_absence(ground.policy, ground.policy.lane(lane), started_ms, ground.store.now_ms()):
         said = Absent()
     ground.log("recalled", uid, type(said).__name__)
     ground.witness.asked(uid, said, ground.store.now_ms())  # by the clock of who asked: so is the hold judged

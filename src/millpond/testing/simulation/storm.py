@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from typing import TypeVar
+from typing import Any, TypeVar, get_args
 
+from millpond.rules import effects as steps
 from millpond.rules.policy import AfterHold, Backoff, Deadlines, LanePolicy, Policy
 from millpond.rules.price import FREE, PriceRule
 from millpond.store.enqueue import Asked
 from millpond.testing.simulation import calls
-from millpond.testing.simulation.drainer import Drainer
+from millpond.testing.simulation.drainer import Drainer, Flight
 from millpond.testing.simulation.witness import PromiseBroken
 from millpond.testing.simulation.world import CHOICES, Run, World, asked
 
@@ -24,8 +25,8 @@ LEASE_MS = 15_000
 
 SHARES: Mapping[str, float] = {
     "work": 70, "time": 6, "ask": 9, "withdraw": 1, "take_back": 1, "cancel": 2, "retry": 2.5, "decide": 0.5,
-    "replay": 1, "close": 0.2, "open": 0.7, "stop": 0.4, "resume": 1, "crash": 1.2, "freeze": 0.8,
-    "say": 0.5, "unpin": 0.3, "drop": 0.4, "set_clock": 0.4, "fill": 0.9,
+    "replay": 1, "close": 0.2, "open": 0.7, "stop": 0.4, "resume": 1, "crash": 1.8, "freeze": 0.8,
+    "say": 0.5, "unpin": 0.9, "drop": 0.4, "set_clock": 0.4, "die_tending": 0.7, "fill": 0.9,
 }  # fmt: skip
 """How often each thing is done in the storm, in per cent or so; each seed has its own leanings."""
 
@@ -80,10 +81,13 @@ class Storm:
         self.world = World(seed, policy=policy, rng=self.rng, kinds=kinds, trace=trace)
         """The one in which the next thing happens."""
         self.worlds = [self.world]
+        self._dooms: set[type[Any]] = set()
+        """Before which effects a process is to die."""
         if self.rng.random() < NEIGHBOURS:
             self.worlds.append(
                 World(seed, policy=draw_policy(self.rng), rng=self.rng, kinds=kinds, trace=trace, beside=self.world)
             )
+            self.world.log("two queues on one book")
 
     def run(self, steps: int = STEPS) -> Run:
         """The storm, then the calm."""
@@ -95,6 +99,8 @@ class Storm:
             world.calm()
         for world in self.worlds:
             world.check_end()
+            world.history.happened.update(f"ended {row.outcome}" + (f"/{row.resolution}" if row.resolution else "")
+                                          for row in world.witness.seen.attempts.values())  # fmt: skip
         return self.world.history
 
     def close(self) -> None:
@@ -112,7 +118,9 @@ class Storm:
             case "work" | "time":
                 self._wait_a_little()
             case "crash":
-                world.crash(rng.choice(world.drainers))
+                self._kill(rng.choice(world.drainers))
+            case "die_tending" if awake:
+                world.die_tending(rng.choice(awake), after=rng.choice([0, 0, 1, 1, 2, 3, 5]))
             case "freeze" if awake:
                 for_ms, beat_age_ms = rng.choice([3_000, 12_000, 20_000, 50_000]), rng.choice([0, LEASE_MS // 3])
                 world.freeze(rng.choice(awake), for_ms, beat_age_ms)
@@ -147,7 +155,7 @@ class Storm:
             case "say":
                 world.say(self._draw_job("waiting"), rng.choice(CHOICES))
             case "unpin":
-                world.unpin(self._draw_job("ready", "waiting"))
+                world.unpin(self._draw_pinned())
             case _:
                 if ended := self._ended():
                     world.replay(rng.choice(ended))
@@ -161,13 +169,27 @@ class Storm:
         elif chosen < 0.14:
             self.world.keep_book()
         elif chosen > 0.39 and able:
-            self.world.fly(self.rng.choice(able))
+            self._fly(drainer, self.rng.choice(able))
         elif not self.world.lease(drainer, self.rng.choice([1, 2, 4])):
             if able:
-                self.world.fly(self.rng.choice(able))
+                self._fly(drainer, self.rng.choice(able))
             else:
                 self._wait_a_little()
         drainer.land()
+
+    def _kill(self, drainer: Drainer) -> None:
+        """Let a process die now, or whichever is next about to do something: else few would die before what is rare."""
+        if self.rng.random() < 0.25:
+            self.world.crash(drainer)
+        else:
+            self._dooms.add(self.rng.choice(get_args(steps.Effect)))
+
+    def _fly(self, drainer: Drainer, flight: Flight) -> None:
+        if type(flight.next) in self._dooms and not flight.waits:
+            self._dooms.discard(type(flight.next))
+            self.world.crash(drainer)
+        else:
+            self.world.fly(flight)
 
     def _wait_a_little(self) -> None:
         """Let time pass: much of it only where nobody is about to do something, as awake processes are quick."""
@@ -209,6 +231,13 @@ class Storm:
         """A job, rather one in these states."""
         jobs = list(self.world.witness.seen.jobs.values())
         return self.rng.choice([job.id for job in jobs if job.state in states] or [job.id for job in jobs])
+
+    def _draw_pinned(self) -> int:
+        """A job, rather one that was sent past a lane by a call of an unknown end."""
+        seen = self.world.witness.seen
+        pinned = {row.idempotency_key for row in seen.attempts.values() if row.resolution == "pin"}
+        jobs = [job.id for key, job in seen.live.items() if key in pinned and job.state != "leased"]
+        return self.rng.choice(jobs) if jobs else self._draw_job("ready", "waiting")
 
     def _draw_withdrawn(self) -> int:
         """A request, rather one that is withdrawn."""

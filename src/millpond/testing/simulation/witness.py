@@ -43,6 +43,15 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """Attempts of which somebody was about to write the end, those of them with evidence, and ends that are kept."""
+
+    delivered: frozenset[str]
+    outcomes: frozenset[str]
+    kept: dict[str, Ending]
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """The queue's tables as they are between two steps."""
 
@@ -128,6 +137,12 @@ class Witness:
             self._retired[key] = len(self.numbers)
         if request_id in self.asks:
             raise PromiseBroken(f"request id {request_id} was given twice")
+        for row in self.seen.attempts.values():
+            may_answer = row.outcome is None or row.listener in self.seen.living
+            if row.idempotency_key == key and row.fingerprint != fingerprint and may_answer:
+                raise PromiseBroken(
+                    f"request {request_id} was taken in under {key}, and {row.uid} does other work for it"
+                )
         self.asks[request_id] = Ask(key, fingerprint, len(self.numbers) if retires else 0)
 
     def withdrawn(self, request_ids: Iterable[int], withdrawn: bool) -> None:
@@ -233,6 +248,25 @@ class Witness:
             and (live is None or live.fingerprint == row.fingerprint)
         )
         self.owed = uid if counts else None
+
+    def told(self) -> Told:
+        """What was told so far of ends that somebody was about to write."""
+        return Told(frozenset(self._delivered), frozenset(self.outcomes), dict(self.kept))
+
+    def died(self, before: Told) -> None:
+        """Who was about to write ends since `before` died meanwhile: what is not in the ledger was not delivered."""
+        self.seen = look(self._db)
+        for uid in (self._delivered | self.outcomes.keys()) - (before.delivered & before.outcomes):
+            if self.seen.attempts[uid].outcome == self.outcomes.get(uid, "ambiguous"):
+                continue
+            if uid not in before.outcomes:
+                for told in (self.outcomes, self.used, self.texts):
+                    told.pop(uid, None)
+            if uid not in before.delivered:
+                self._delivered.discard(uid)
+            if uid in before.kept:
+                self.kept[uid] = before.kept[uid]
+        self.owed = None
 
     def asked(self, uid: str, said: Heard | Absent | Unknown, now_ms: int) -> None:
         """A lane was asked what became of a call, and said so."""

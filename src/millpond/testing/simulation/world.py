@@ -28,13 +28,14 @@ from millpond.engine import reconcile
 from millpond.engine.bookkeeping import keep_book, try_to_post
 from millpond.engine.drain import TEND_MS
 from millpond.rules.admission import Closing
+from millpond.rules.boot import Boot
 from millpond.rules.effects import ACCEPT, Heard
 from millpond.rules.errors import KeyConflict
 from millpond.rules.job import Lease, Prompt, Receipt
 from millpond.rules.policy import Policy
 from millpond.rules.stops import Whole, wanted
 from millpond.rules.verdict import end
-from millpond.spend.book import APPLICATION_ID, SpendBook
+from millpond.spend.book import APPLICATION_ID
 from millpond.spend.book import RESOURCES as BOOK_RESOURCES
 from millpond.store.bodies import dump_work
 from millpond.store.deciding import Choice
@@ -47,6 +48,7 @@ from millpond.testing.simulation import calls
 from millpond.testing.simulation.auditor import Auditor
 from millpond.testing.simulation.calls import Kind, Plan
 from millpond.testing.simulation.drainer import Drainer, Flight, Ground
+from millpond.testing.simulation.fuse import Died, Fuse, MortalBook, MortalDatabase
 from millpond.testing.simulation.witness import PromiseBroken, Witness, look
 
 CHOICES = get_args(Choice)
@@ -99,11 +101,13 @@ class World:
         self.plans: list[Plan] = []
         """What becomes of the next calls, one after the other; after the last, chance decides."""
         self._skew_ms = 0
-        self.store = Store(open_sqlite(self.path, durable=False), lambda: self.clock() + self._skew_ms)
+        self._fuse = Fuse()
+        db = MortalDatabase(open_sqlite(self.path, durable=False), self._fuse)
+        self.store = Store(db, lambda: self.clock() + self._skew_ms, lambda: Boot("boot", self.clock()))
         self._eye = _eye(self.path, "looks.sql", RESOURCES)
         self.witness = Witness(self._eye, self.policy)
         book_path = self.folder / "spend.db" if beside is None else beside.book.path
-        self.book = SpendBook(book_path, self.store.uuid, self.clock, durable=False)
+        self.book = MortalBook(book_path, self.store.uuid, self.clock, self._fuse)
         self.book.db.checkpoint()  # it is there from the first look on
         self._book_eye = _eye(book_path, "entries.sql", BOOK_RESOURCES, application_id=APPLICATION_ID)
         self.auditor = Auditor(self._book_eye, self.store.uuid)
@@ -157,6 +161,9 @@ class World:
             self.log("asked", one.idempotency_key, f"request {answer.request_id}", answer.disposition, how)
             self.witness.acknowledged(answer.request_id, one.idempotency_key, one.fingerprint, answer.disposition)
         self._check()
+        for job_id in {one.job_id for one in answers if isinstance(one, Receipt) and one.disposition == "new"}:
+            if self.witness.seen.jobs[job_id].wait_reason == "held":
+                self.log("asked behind a call", f"job {job_id}")
         return answers
 
     def withdraw(self, request_id: int, hold_ms: int) -> None:
@@ -384,6 +391,20 @@ class World:
         keep_book(self.store, self.book)
         self.log("kept the book")
         self._check()
+
+    def die_tending(self, drainer: Drainer, after: int) -> bool:
+        """A process dies while it tends and keeps the book, after so many transactions. Whether it made as many."""
+        before = self.witness.told()
+        try:
+            with self._fuse.lit(after):
+                self.tend(drainer)
+                self.keep_book()
+        except Died:
+            self.witness.died(before)
+            self.log("died tending", drainer.owner, f"after {after} transactions")
+            self.crash(drainer)
+            return True
+        return False
 
     def crash(self, drainer: Drainer) -> None:
         """A process dies, its calls with it; another comes up."""
