@@ -1,4 +1,4 @@
-"""Setting right what the dead left behind. Late replies by recall and unposted charges come with the safety issue."""
+"""Setting right what those left behind who are gone: first what they could not write, then what they held."""
 
 from __future__ import annotations
 
