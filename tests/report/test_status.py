@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from standing import build
+from beside_no_book import build
 
 from millpond.engine.owner import Holder
 from millpond.report.status import UNATTENDED_MS

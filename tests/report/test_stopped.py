@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from standing import build
+from beside_no_book import build
 
 from millpond.engine.owner import Holder
 from millpond.report.explain import explain
