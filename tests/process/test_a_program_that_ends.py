@@ -52,7 +52,7 @@ def cancel_all():
 async def main():
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, cancel_all)
     lane = {lane}
-    queue = await AsyncQueue.open(sys.argv[1], policy=Policy())
+    queue = await AsyncQueue.open(sys.argv[1], policy=Policy(grace_ms=5_000))
     await queue.enqueue("a")
     drains = asyncio.create_task(queue.drain(lanes=lane))
     if lane is command:
