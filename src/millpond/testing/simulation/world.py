@@ -247,11 +247,9 @@ class World:
         return len(ended)
 
     def decide(self) -> int:
-        """A person answers what waits for one. How many."""
+        """A person answers what waits for one. How many such words counted: where a call is under way, none does."""
         waiting = [job.id for job in self.witness.seen.jobs.values() if job.wait_reason == "asked"]
-        for job_id in waiting:
-            self.say(job_id, self.rng.choice(CHOICES))
-        return len(waiting)
+        return sum([self.say(job_id, self.rng.choice(CHOICES)) for job_id in waiting])
 
     def say(self, job_id: int, choice: Choice) -> bool:
         """A person's word on what is unknown of a job, held or asked. Whether it counted."""
