@@ -207,7 +207,7 @@ def test_a_lane_that_answers_nothing_or_nonsense_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr(recall, "QUESTION_MS", 20)
     policy = Policy(lanes={"strange": Strange.policy})
-    asked = recall.ask(Strange(says), policy, "uid", Prompt("q"), started_ms=0, now_ms=lambda: 0, chance=0.0)
+    asked = recall.ask(Strange(says), policy, "uid", Prompt("q"), age_ms=0, now_ms=lambda: 0, chance=0.0)
     said = asyncio.run(asyncio.wait_for(asked, 20))
     assert isinstance(said, Unknown)
     assert said.why == ("its lane did not answer in time" if says is None else

@@ -102,7 +102,7 @@ def test_a_waiting_job_says_what_it_waits_for(scene: Scene) -> None:
     scene.clock.advance(5_000)
     assert "(due; the next lease takes it up)" in first(scene, 2)
     [lease] = scene.lease()
-    scene.store.give(lease, Then("ask"))
+    scene.settle(scene.send(lease), "ambiguous", Then("ask"), lease=lease)
     lines = told(scene, 2)
     assert lines[0] == "job 2 waits: the outcome of a call is unknown and your word is wanted: pay again, or not"
     assert lines[-1].startswith("next         nothing without you: `millpond decide 2 pin|same|fail`")

@@ -50,7 +50,7 @@ def test_pauses_and_questions_are_told(scene: Scene) -> None:
         scene.ask(key, lane="free")
     first, second = scene.store.lease(scene.worker, {"free": 2}, 2)
     scene.store.give(first, Then("back_off", delay_ms=4_000))
-    scene.store.give(second, Then("ask"))
+    scene.settle(scene.send(second), "ambiguous", Then("ask"), lease=second)
     due, asked = told(scene)
     assert "due in 4 s; `mill drain --until-empty`" in due
     assert "`mill jobs state:asked`" in asked

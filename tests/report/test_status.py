@@ -97,11 +97,7 @@ def test_jobs_of_a_worker_that_died_need_a_drain(scene: Scene) -> None:
 
 
 def test_what_waits_for_a_persons_word_is_told(scene: Scene) -> None:
-    from millpond.rules.effects import Then
-
-    scene.ask("a", lane="free")
-    [lease] = scene.store.lease(scene.worker, {"free": 1}, 1)
-    scene.store.give(lease, Then("ask"))
+    scene.asks_a_person("a", lane="free")
     [need] = build(scene.store, POLICY, HOLDER).needs_you
     assert (need.name, need.next) == ("asked", "millpond jobs state:asked, then millpond decide ID pin|same|fail")
     assert need.words == "1 job waiting for your word after an unknown outcome"

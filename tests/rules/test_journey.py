@@ -192,7 +192,7 @@ def test_a_job_whose_next_lane_this_drain_does_not_have_is_released_to_wait_for_
 
 # --- a lane that can be asked is asked first --------------------------------------------------------------------------
 
-ASKABLE = [Undecided("earlier", "free", recallable_ms=7)]
+ASKABLE = [Undecided("earlier", "free", askable_age_ms=7)]
 
 
 def test_a_lane_is_asked_before_the_policy_decides() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.rules.policy import Deadlines, LanePolicy, Policy
-from millpond.rules.recall import absence_ms, next_ask_ms, proves_absence
+from millpond.rules.recall import next_ask_ms, proves_absence, settled_after_ms
 from millpond.rules.router import Tried, next_lane
 
 LANE = LanePolicy("paid", deadlines=Deadlines(total_ms=60_000), settling_ms=5_000, max_attempts=1)
@@ -14,16 +14,16 @@ POLICY = Policy(lanes={"paid": LANE}, lease_ms=15_000, recall_first_ms=1_000)
 
 
 def test_silence_proves_something_once_the_call_can_neither_run_nor_settle() -> None:
-    assert absence_ms(POLICY, LANE, 100) == 100 + 15_000 + 60_000 + 5_000
-    assert not proves_absence(POLICY, LANE, 100, 80_099)
-    assert proves_absence(POLICY, LANE, 100, 80_100)
+    assert settled_after_ms(POLICY, LANE) == 15_000 + 60_000 + 5_000
+    assert not proves_absence(POLICY, LANE, 79_999)
+    assert proves_absence(POLICY, LANE, 80_000)
 
 
 def asks(hold_until_ms: int, end_ms: int) -> list[int]:
     """All times at which a call that began and was lost at 0 is asked for."""
     times = [0]
     while times[-1] < end_ms:
-        marks = {"started_ms": 0, "ended_ms": 0, "hold_until_ms": hold_until_ms}
+        marks = {"age_ms": times[-1], "ended_ms": 0, "hold_until_ms": hold_until_ms}
         times.append(next_ask_ms(POLICY, LANE, **marks, now_ms=times[-1]))
     return times
 
@@ -35,7 +35,7 @@ def test_a_lane_is_asked_at_growing_intervals_when_silence_proves_something_and_
 @given(st.integers(0, 10**7), st.integers(0, 10**7), st.integers(0, 10**7))
 def test_the_next_question_is_always_ahead(started_ms: int, after_ms: int, hold_ms: int) -> None:
     ended_ms, now_ms = started_ms + after_ms, started_ms + 2 * after_ms
-    marks = {"started_ms": started_ms, "ended_ms": ended_ms, "hold_until_ms": ended_ms + hold_ms}
+    marks = {"age_ms": 2 * after_ms, "ended_ms": ended_ms, "hold_until_ms": ended_ms + hold_ms}
     assert next_ask_ms(POLICY, LANE, **marks, now_ms=now_ms) > now_ms
 
 

@@ -237,23 +237,23 @@ def fail_before_a_lane_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def lamed(*args: Any) -> Any:
         found = past(*args)
-        return replace(found, undecided=tuple(replace(one, recallable_ms=None) for one in found.undecided))
+        return replace(found, undecided=tuple(replace(one, askable_age_ms=None) for one in found.undecided))
 
     monkeypatch.setattr(leasing, "read_past", lamed)
 
 
 def take_silence_for_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recall, "absence_ms", lambda _policy, _lane, started_ms: started_ms)
+    monkeypatch.setattr(recall, "settled_after_ms", lambda _policy, _lane: 0)
 
 
 def forget_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = recall.absence_ms
-    monkeypatch.setattr(recall, "absence_ms", lambda policy, *given: whole(replace(policy, lease_ms=0), *given))
+    whole = recall.settled_after_ms
+    monkeypatch.setattr(recall, "settled_after_ms", lambda policy, lane: whole(replace(policy, lease_ms=0), lane))
 
 
 def tell_age_by_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (ledger, asking):
-        monkeypatch.setattr(module, "began", lambda row, *_: row.started_ms)
+        monkeypatch.setattr(module, "age", lambda row, now_ms, _: now_ms - row.started_ms)
 
 
 def decide_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def crowd(scene: Scene) -> None:
             case "hold":
                 scene.store.detach(scene.send(lease, lease.lane), lease, 10**6)
             case "ask":
-                scene.store.give(lease, Then("ask"))
+                scene.settle(scene.send(lease), "ambiguous", Then("ask"), lease=lease)
             case "back_off":
                 scene.store.give(lease, Then("back_off", delay_ms=10**6))
             case _:

@@ -218,7 +218,7 @@ class _Flight:
             self.ground.policy,
             effect.uid,
             self.lease.stored,
-            started_ms=effect.started_ms,
+            age_ms=effect.age_ms,
             now_ms=self.ground.store.now_ms,
             chance=self.ground.rng.random(),
         )

@@ -51,15 +51,14 @@ async def ask(
     uid: str,
     work: Work,
     *,
-    started_ms: int,
+    age_ms: int,
     now_ms: Callable[[], int],
     chance: float,
 ) -> Heard | Absent | Unknown:
-    """Ask a lane for one call, and say what its answer proves."""
+    """Ask a lane for one call, and say what its answer proves. `age_ms`: how old the call was at some time before."""
     if lane is None or not is_asked(lane):
         return Unknown("nobody here can ask its lane")
     assert isinstance(lane, CanRecall)
-    asked_ms = now_ms()
     question = keep_calling(lane.recall(Question(uid, work)), f"ask {uid}")
     try:
         await asyncio.wait({question}, timeout=QUESTION_MS / 1000)
@@ -75,7 +74,7 @@ async def ask(
         question.cut()
     if isinstance(said, Recalled):
         return Heard(said.evidence, now_ms(), chance)
-    if isinstance(said, Absent) and not proves_absence(policy, lane.policy, started_ms, asked_ms):
+    if isinstance(said, Absent) and not proves_absence(policy, lane.policy, age_ms):
         return Unknown("not listed yet")
     return said
 
@@ -173,7 +172,7 @@ class Recaller:
         return next_ask_ms(
             self._policy,
             self._policy.lane(one.lane),
-            started_ms=one.started_ms,
+            age_ms=one.age_ms,
             ended_ms=one.ended_ms,
             hold_until_ms=one.hold_until_ms,
             now_ms=now_ms,
@@ -186,7 +185,7 @@ class Recaller:
                 self._policy,
                 one.uid,
                 one.work,
-                started_ms=one.started_ms,
+                age_ms=one.age_ms,
                 now_ms=self._store.now_ms,
                 chance=self._rng.random(),
             )

@@ -56,8 +56,8 @@ def ask_now(store: Store, policy: Policy, question: Recall, lease: Lease) -> Hea
 
     async def asked() -> Heard | Absent | Unknown:
         try:
-            began_ms = question.started_ms
-            return await ask(lane, policy, question.uid, work, started_ms=began_ms, now_ms=store.now_ms, chance=0.0)
+            age_ms = question.age_ms
+            return await ask(lane, policy, question.uid, work, age_ms=age_ms, now_ms=store.now_ms, chance=0.0)
         finally:
             await lane.close()
 

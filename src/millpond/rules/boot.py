@@ -13,12 +13,12 @@ class Boot:
     ms: int
 
 
-def began_ms(started_ms: int, began: Boot | None, here: Boot | None, now_ms: int) -> int:
-    """When a call was recorded, on the wall clock as it is now: that may have been set anew since.
+def age_ms(started_ms: int, began: Boot | None, here: Boot | None, now_ms: int) -> int:
+    """How long ago a call was recorded. The wall clock, of `started_ms` and `now_ms`, may have been set anew since.
 
     By the clock of the boot where that is still the same. After another start the wall's word counts, though not for
-    longer ago than this machine runs: by a clock that was wrong at first a call would seem long over that still runs.
+    longer than this machine runs: by a clock that was wrong at first a call would seem long over that still runs.
     """
     if began is None or here is None:
-        return started_ms
-    return now_ms - (here.ms - began.ms) if began.id == here.id else max(started_ms, now_ms - here.ms)
+        return now_ms - started_ms
+    return here.ms - began.ms if began.id == here.id else min(now_ms - started_ms, here.ms)

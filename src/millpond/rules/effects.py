@@ -29,12 +29,13 @@ class LookBack:
 class Recall:
     """Ask the lane of an ambiguous attempt what became of its call. Answer: Heard, Absent or Unknown.
 
-    Absent proves that no work was done; a lane that may not have settled yet is Unknown.
+    Absent proves that no work was done; a lane that may not have settled yet is Unknown. `age_ms` is how old the call
+    was at the look back: a wall clock that is set anew before the question is asked makes it no older.
     """
 
     uid: str
     lane: str
-    started_ms: int
+    age_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def approach(lease: Lease, policy: Policy, order: Sequence[str]) -> Generator[Ef
     facts: Facts = (yield LookBack()) if lease.has_history else NO_PAST
     undecided, tried = facts.past.undecided, decided(facts.past, policy)
     for one in undecided:
-        if one.recallable_ms is not None and (yield from recall(one, one.recallable_ms, policy)):
+        if one.askable_age_ms is not None and (yield from recall(one, one.askable_age_ms, policy)):
             return None
     choices = [policy.after_hold(one.lane) for one in undecided]
     if "ask" in choices:
@@ -111,9 +111,9 @@ def approach(lease: Lease, policy: Policy, order: Sequence[str]) -> Generator[Ef
     return Cleared(tried, step, recorded)
 
 
-def recall(one: Undecided, started_ms: int, policy: Policy) -> Generator[Effect, Any, bool]:
+def recall(one: Undecided, age_ms: int, policy: Policy) -> Generator[Effect, Any, bool]:
     """Ask the lane before the policy decides. True: the attempt ended on evidence, and the job was moved by that."""
-    said: Heard | Absent | Unknown = yield Recall(one.uid, one.lane, started_ms)
+    said: Heard | Absent | Unknown = yield Recall(one.uid, one.lane, age_ms)
     if isinstance(said, Unknown):
         return False
     again = Then("release", next_lane=UNROUTED)  # its history decides: it has grown

@@ -17,28 +17,28 @@ ABSENT = "absent"
 """The code of a call that its lane never had."""
 
 
-def proves_absence(policy: Policy, lane: LanePolicy, started_ms: int, asked_ms: int) -> bool:
-    """Whether a call that was not listed when its lane was asked never will be: it can neither run nor settle still."""
-    return asked_ms >= absence_ms(policy, lane, started_ms)
+def proves_absence(policy: Policy, lane: LanePolicy, age_ms: int) -> bool:
+    """Whether a call of that age that its lane does not list never will be: it can neither run nor settle still."""
+    return age_ms >= settled_after_ms(policy, lane)
 
 
-def absence_ms(policy: Policy, lane: LanePolicy, started_ms: int) -> int:
-    """From when a call that is not listed did no work.
+def settled_after_ms(policy: Policy, lane: LanePolicy) -> int:
+    """The age from which a call that is not listed did no work.
 
     It may have left as late as its lease allowed, have run to its total deadline, and be settling since.
     """
-    return started_ms + policy.lease_ms + lane.deadlines.total_ms + lane.settling_ms
+    return policy.lease_ms + lane.deadlines.total_ms + lane.settling_ms
 
 
 def next_ask_ms(
-    policy: Policy, lane: LanePolicy, *, started_ms: int, ended_ms: int, hold_until_ms: int | None, now_ms: int
+    policy: Policy, lane: LanePolicy, *, age_ms: int, ended_ms: int, hold_until_ms: int | None, now_ms: int
 ) -> int:
     """When a lane that is asked now is asked the next time, if its answer settles nothing.
 
     At growing intervals; at once when an absence begins to prove something, and when the hold ends.
     """
     soonest = now_ms + max(policy.recall_first_ms, now_ms - ended_ms)
-    marks = [absence_ms(policy, lane, started_ms), *([hold_until_ms] if hold_until_ms is not None else [])]
+    marks = [now_ms - age_ms + settled_after_ms(policy, lane), *([hold_until_ms] if hold_until_ms is not None else [])]
     return min([soonest, *(mark for mark in marks if mark > now_ms)])
 
 

@@ -43,8 +43,8 @@ class Undecided:
     uid: str
     lane: str
     code: str = ""
-    recallable_ms: int | None = None
-    """When its call was recorded, where its lane can be asked for it."""
+    askable_age_ms: int | None = None
+    """How long ago its call was recorded, where its lane can be asked for it."""
 
     def decided(self, choice: Resolution) -> Tried:
         """The same once policy or a person has decided it."""
@@ -94,7 +94,7 @@ def route_work(work: Any, route: str, wish: str, past: Past, policy: Policy) -> 
         ends = [
             one.lane
             for one in past.undecided
-            if one.recallable_ms is not None or policy.after_hold(one.lane) in ("ask", "fail")
+            if one.askable_age_ms is not None or policy.after_hold(one.lane) in ("ask", "fail")
         ]
         step = next_lane(decided(past, policy), policy, order)
         if wish in policy.absent and isinstance(step, Step):  # no other serves while it is the wished one's turn

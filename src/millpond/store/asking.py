@@ -11,7 +11,7 @@ from millpond.rules.boot import Boot
 from millpond.rules.job import Work
 from millpond.store.bodies import load_work
 from millpond.store.holds import is_blocking
-from millpond.store.ledger import began
+from millpond.store.ledger import age
 from millpond.store.settle import Bill, resolve
 
 
@@ -25,7 +25,8 @@ class ToAsk:
     lane: str
     code: str
     job_id: int
-    started_ms: int
+    age_ms: int
+    """How long ago it was recorded, at this look."""
     ended_ms: int
     hold_until_ms: int | None
     work: Work
@@ -63,7 +64,7 @@ def to_ask(
                     row.lane,
                     row.code or "",
                     row.job_id,
-                    began(row, now_ms, boot),
+                    age(row, now_ms, boot),
                     row.ended_ms,
                     row.hold_until_ms,
                     load_work(body.body),

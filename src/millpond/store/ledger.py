@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from millpond.db.database import Transaction
-from millpond.rules.boot import Boot, began_ms
+from millpond.rules.boot import Boot, age_ms
 from millpond.rules.effects import Facts, Instead, Recorded
 from millpond.rules.errors import LeaseLost
 from millpond.rules.job import Attempt, Lease
@@ -106,7 +106,7 @@ def read_past(tx: Transaction, key: str, floor_seq: int, now_ms: int | None = No
                 row.uid,
                 row.lane,
                 row.code or "",
-                began(row, now_ms or 0, boot) if row.recall_hold_ms is not None else None,
+                age(row, now_ms or 0, boot) if row.recall_hold_ms is not None else None,
             )
             for row in undecided
             if now_ms is None or not is_blocking(row, now_ms)
@@ -114,10 +114,10 @@ def read_past(tx: Transaction, key: str, floor_seq: int, now_ms: int | None = No
     )
 
 
-def began(row: Any, now_ms: int, here: Boot | None) -> int:
-    """When the call of a row was recorded, on the wall clock as it is now."""
+def age(row: Any, now_ms: int, here: Boot | None) -> int:
+    """How long ago the call of a row was recorded (ms)."""
     then = Boot(row.boot_id, row.started_boot_ms) if row.boot_id and row.started_boot_ms is not None else None
-    return began_ms(row.started_ms, then, here, now_ms)
+    return age_ms(row.started_ms, then, here, now_ms)
 
 
 def routing(tx: Transaction, job_id: int) -> tuple[str, str, Past]:

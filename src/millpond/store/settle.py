@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millpond.db.database import Transaction
-from millpond.rules.effects import Charge, Ending, EvidenceBy, Then
+from millpond.rules.effects import UNROUTED, Charge, Ending, EvidenceBy, Then
 from millpond.rules.errors import UsageError
 from millpond.rules.price import Cost, to_micro
 from millpond.rules.verdict import Worst
@@ -276,6 +276,9 @@ def _end_known(tx: Transaction, attempt: Any, ending: Ending, how: EvidenceBy, n
 
 
 def _follow(tx: Transaction, job: Fence, then: Then, now_ms: int) -> bool:
+    """Move a job as was decided. A person is asked only while something is undecided: it may have ended meanwhile."""
+    if then.move == "ask" and tx.one("undecided_of_job", job_id=job.id) is None:
+        then = Then("release", next_lane=UNROUTED)
     assert then.move is not None
     return move(
         tx,

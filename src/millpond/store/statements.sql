@@ -282,6 +282,11 @@ ORDER BY t.idempotency_key LIMIT :limit
 SELECT seq, uid, lane, outcome, listener, hold_until_ms, recall_hold_ms FROM attempt
 WHERE idempotency_key = :idempotency_key AND outcome = 'ambiguous' AND resolution IS NULL ORDER BY seq
 
+-- name: undecided_of_job
+SELECT 1 FROM attempt
+WHERE idempotency_key = (SELECT idempotency_key FROM job WHERE id = :job_id)
+  AND outcome = 'ambiguous' AND resolution IS NULL LIMIT 1
+
 -- --------------------------------------------------------------------------------------------------------- settle
 
 -- name: insert_reply

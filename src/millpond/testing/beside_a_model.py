@@ -186,7 +186,7 @@ class BesideAModel(RuleBasedStateMachine):
                 self.store.give(lease, then)
             return
         self.store.give(lease, then)
-        job.go(*self.dated(state))
+        self.model.follow(job, *self.dated(state))
 
     @precondition(lambda self: self.calls)
     @rule(data=st.data(), outcome=ENDS, after=AFTER_FAILURE, detached=st.booleans())

@@ -88,9 +88,16 @@ class Model:
         """Whether evidence of it can still come: it is open, or its end is unknown and somebody listens."""
         return attempt.outcome is None or (attempt.undecided and attempt.listener is not None)
 
+    def unknown(self, key: str) -> bool:
+        """Whether a word is wanted on some call of a key."""
+        return any(it.key == key and it.undecided for it in self.attempts.values())
+
+    def follow(self, job: ModelJob, state: str, why: str | None, not_before: int | None) -> bool:
+        """Do as was decided; nobody is asked where nothing is unknown any more."""
+        return job.go("ready") if why == "asked" and not self.unknown(job.key) else job.go(state, why, not_before)
+
     def wake(self, key: str, pause_until: int | None = None) -> None:
-        unknown = any(it.key == key and it.undecided for it in self.attempts.values())
-        wakes = ("held",) if unknown else ("held", "asked")
+        wakes = ("held",) if self.unknown(key) else ("held", "asked")
         if (job := self.live(key)) and job.why in wakes and not self.blocked(key):
             job.go("ready") if pause_until is None else job.go("waiting", "backoff", pause_until)
 
@@ -174,7 +181,7 @@ class Model:
         accepted = outcome == "ok" and self.accept(uid)
         job = self.jobs[it.job]
         if then is not None and job.state == "leased" and job.lease_no == lease_no:
-            job.go(*then)
+            self.follow(job, *then)
         self.wake(it.key, then[2] if then is not None else None)
         return accepted
 

@@ -102,6 +102,13 @@ class Scene:
         lease = self.take(self.ask(key, **wishes).job_id, owner=owner)
         return lease, self.send(lease)
 
+    def asks_a_person(self, key: str = "k", **wishes: Any) -> tuple[Lease, str]:
+        """A job that waits for a person's word on a call whose end is unknown: the lease it had, and that call."""
+        lease, uid = self.in_flight(key, **wishes)
+        self.settle(uid, "ambiguous", Then("ask"), lease=lease)
+        assert self.state(lease.job_id) == "waiting/asked"
+        return lease, uid
+
     def settle(self, uid: str, answer: Answer | str = "ok", then: Then = ACCEPT, *, lease: Lease | None = None,
                lane: str = "free", cost: Decimal | None = None) -> Settled:  # fmt: skip
         """End an attempt. A text that is no outcome is the text of a good reply."""

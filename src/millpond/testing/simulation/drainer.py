@@ -129,7 +129,7 @@ class Flight:
         return self._.store.look_back(self.lease)
 
     def recall(self, effect: steps.Recall) -> Heard | Absent | Unknown:
-        return recollect(self._, effect.uid, effect.lane, effect.started_ms)
+        return recollect(self._, effect.uid, effect.lane, effect.age_ms)
 
     def resolve(self, effect: steps.Resolve) -> Charge | None:
         self._.witness.decided(effect.uid)
@@ -245,13 +245,13 @@ class Flight:
         return Heard(seen, self._.clock(), self._.rng.random())
 
 
-def recollect(ground: Ground, uid: str, lane: str, started_ms: int) -> Heard | Absent | Unknown:
+def recollect(ground: Ground, uid: str, lane: str, age_ms: int) -> Heard | Absent | Unknown:
     """What a lane says of an earlier call, by the truth of it."""
     now_ms, call = ground.clock(), ground.witness.calls.get(uid)
     said: Heard | Absent | Unknown = Unknown()
     if call is not None and call.memory is not None and call.listed_ms is not None and call.listed_ms <= now_ms:
         said = Heard(call.memory, now_ms, ground.rng.random())
-    elif proves_absence(ground.policy, ground.policy.lane(lane), started_ms, ground.store.now_ms()):
+    elif proves_absence(ground.policy, ground.policy.lane(lane), age_ms):
         said = Absent()
     ground.log("recalled", uid, type(said).__name__)
     ground.witness.asked(uid, said, ground.store.now_ms())  # by the clock of who asked: so is the hold judged
@@ -397,7 +397,7 @@ class Drainer:
         return next_ask_ms(
             ground.policy,
             ground.policy.lane(one.lane),
-            started_ms=one.started_ms,
+            age_ms=one.age_ms,
             ended_ms=one.ended_ms,
             hold_until_ms=one.hold_until_ms,
             now_ms=ground.clock(),
@@ -405,7 +405,7 @@ class Drainer:
 
     def _ask(self, one: ToAsk) -> None:
         ground = self.ground
-        said, ending, how = recollect(ground, one.uid, one.lane, one.started_ms), None, "recalled"
+        said, ending, how = recollect(ground, one.uid, one.lane, one.age_ms), None, "recalled"
         if isinstance(said, Heard):
             ending = end(said, ground.policy.lane(one.lane), ground.policy)
         elif isinstance(said, Absent):

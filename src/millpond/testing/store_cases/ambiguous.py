@@ -232,6 +232,15 @@ def a_job_that_waits_for_a_person_is_not_woken_by_the_clock(scene: Scene) -> Non
     assert scene.lease() == []
 
 
+def nobody_is_asked_about_what_has_ended_meanwhile(scene: Scene) -> None:
+    lease, uid = scene.in_flight("k")
+    scene.settle(uid, "ambiguous", RELEASE, lease=lease)
+    again = scene.take(lease.job_id)
+    scene.settle(uid, "retryable")
+    scene.store.give(again, Then("ask"))
+    assert (scene.state(again.job_id), scene.job(again.job_id).settled_by) == ("ready", None)
+
+
 def whatever_ends_an_attempt_wakes_the_held_job_of_its_key(scene: Scene) -> None:
     """The job that made the attempt is cancelled; the one that waits is another."""
     first, uid = scene.in_flight("k")

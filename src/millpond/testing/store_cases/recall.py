@@ -19,7 +19,7 @@ def a_call_that_breaks_holds_its_job_while_its_lane_can_be_asked(scene: Scene) -
     scene.clock.advance(HOLD_MS)
     again = scene.take(job.id)
     [undecided] = scene.store.look_back(again).past.undecided
-    assert undecided.recallable_ms == row.started_ms, "asked once more before it is decided"
+    assert undecided.askable_age_ms == HOLD_MS, "asked once more before it is decided"
 
 
 def a_dead_owner_s_call_holds_its_job_while_its_lane_can_be_asked(scene: Scene) -> None:
