@@ -51,9 +51,9 @@ REMEMBERS: dict[str, Any] = {"recall": "store", "deadlines": Deadlines(total_ms=
 NO_HOLD, LONG_HOLD = {"realtime": 0, "batch": 0}, {"realtime": 0, "batch": 200_000}
 
 
-def one_lane(**more: Any) -> Policy:
+def one_lane(after_hold: AfterHold = "pin", **more: Any) -> Policy:
     """A lane that costs, and can be asked."""
-    policy = two_lanes()
+    policy = two_lanes(after_hold)
     lane = replace(policy.lanes["paid"], **(REMEMBERS | more))
     return replace(policy, lanes={"paid": lane})
 
@@ -648,6 +648,32 @@ def a_clock_that_was_set_anew_proves_nothing(world: World) -> None:
     world.calm()
 
 
+def a_clock_set_forward_before_the_question_makes_no_call_older(world: World) -> None:
+    """Found by chance (seed 70009): between the look at what is unknown and the question an hour came to the clock."""
+    first, second, *_ = world.drainers
+    in_flight(world, first, job := ask(world), LATE)
+    world.crash(first)
+    world.tend(second)
+    flight = until(world, take(world, second, job), steps.Recall)
+    world.set_clock(second, 3_600_000)
+    world.plans.append(OK)
+    finish(world, flight)
+    assert state(world, job) == "done"
+    world.calm()
+
+
+def nobody_is_asked_about_what_has_ended(world: World) -> None:
+    """Found by chance (seed 60085): a word is about to be wanted on a call, and its end comes first."""
+    first, second, *_ = world.drainers
+    call = until(world, in_flight(world, first, job := ask(world), Plan("retryable", 55_000)), steps.StopListening)
+    world.fly(call)
+    flight = until(world, take(world, second, job), steps.Give)
+    finish(world, call)
+    finish(world, flight)
+    assert state(world, job) == "ready", f"job {job} is {state(world, job)}, and there is nothing to be said"
+    world.calm()
+
+
 def a_person_decides_what_is_still_held(world: World) -> None:
     """Sooner than the hold ends: once more on the same lane. The first reply comes all the same, and counts."""
     first, second, *_ = world.drainers
@@ -739,6 +765,8 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (a_lane_is_asked_before_its_job_fails_for_want_of_another, one_lane(max_attempts=1, hold_ms=NO_HOLD)),
         (a_call_that_left_late_is_not_taken_for_absent, one_lane(hold_ms=LONG_HOLD)),
         (a_clock_that_was_set_anew_proves_nothing, one_lane(hold_ms=LONG_HOLD)),
+        (a_clock_set_forward_before_the_question_makes_no_call_older, one_lane("same", hold_ms=NO_HOLD)),
+        (nobody_is_asked_about_what_has_ended, two_lanes("ask")),
         (a_call_that_would_leave_after_its_lease_does_not, one_lane(hold_ms=LONG_HOLD, settling_ms=0)),
         (the_schema_refuses_a_reply_that_was_in_force, two_lanes()),
         (record_heeds_a_death_that_moved_nothing, two_lanes()),

@@ -530,6 +530,11 @@ REMOVALS: dict[str, Removal] = {
             tell_age_by_the_wall,
             "a_clock_that_was_set_anew_proves_nothing",
         ),
+        Removal(
+            "A person is asked only about what is unknown still",
+            without_sql(("undecided_of_job", "SELECT 1 FROM attempt", "SELECT 1 UNION SELECT 1 FROM attempt")),
+            "nobody_is_asked_about_what_has_ended",
+        ),
         Removal("What nobody waits for is decided when its hold is over", decide_for_nobody),
         Removal(
             "After a call that was decided as `fail` there is no other",
