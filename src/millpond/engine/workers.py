@@ -203,7 +203,7 @@ class Workers:
 
     def _write(self, kept: Kept, lease: Lease | None) -> Settled:
         try:
-            return self._store.settle(kept.uid, kept.ending, kept.then, lane=kept.lane, lease=lease)
+            return self._store.settle(kept.uid, kept.ending, kept.then, lane=kept.lane, lease=lease, how=kept.how)
         except REFUSED as problem:
             self._spool.keep(kept)
             raise self._spool.explained(problem) from problem
@@ -230,7 +230,8 @@ class Workers:
             case Recall():
                 return self._ask(effect, lease)
             case Settle(uid, name, ending, then, how):
-                return self._store.settle(uid, ending, then, lane=name, lease=lease, how=how).charge
+                kept = Kept(uid, name, ending, then, fence(lease), self._store.now_ms(), how)
+                self._persist(kept, self._lane(name), lease)  # which posts it, too
             case Resolve(uid, name, choice):
                 lane = self._lane(name)
                 worst = worst_bill(lease.work, lane, self._store.now_ms())

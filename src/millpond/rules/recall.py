@@ -16,6 +16,9 @@ NO_WORK = "its lane has no record of the call, and would have one by now: no wor
 ABSENT = "absent"
 """The code of a call that its lane never had."""
 
+UNSTORABLE = "unstorable"
+"""The code of a call whose reply no column can hold. Its lane would say the same again, so it is not asked for it."""
+
 
 def proves_absence(policy: Policy, lane: LanePolicy, started_ms: int, asked_ms: int) -> bool:
     """Whether a call that was not listed when its lane was asked never will be: it can neither run nor settle still."""
