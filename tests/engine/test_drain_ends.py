@@ -42,6 +42,21 @@ def test_the_first_stop_finishes_what_is_in_flight_and_leases_nothing_more(mill:
     assert (summary.reason, summary.done, summary.ready) == ("signal", 2, 1)
 
 
+def test_a_stop_between_the_look_and_the_lease_leases_nothing(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = free()
+    [job] = mill.ask("a")
+    drainer, look = mill.drainer(lane), mill.store.ready_lanes
+
+    def stopped_at_that_moment() -> list[str]:
+        drainer.stop()
+        return look()
+
+    monkeypatch.setattr(mill.store, "ready_lanes", stopped_at_that_moment)
+    summary = asyncio.run(drainer.run())
+    assert (summary.reason, mill.state(job), lane.calls) == ("signal", "ready", [])
+    assert mill.store.count_events("lease", 0, mill.store.last_event()) == 0
+
+
 def test_the_second_stop_cuts_the_calls_and_their_end_is_unknown(mill: Mill) -> None:
     lane = free([Held()], max_in_flight=1)
     [job] = mill.ask("a")

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+import apsw
 import pytest
 from opened import Open
 
 from millpond import AsyncQueue, Queue
 from millpond.drill.faultlane import FaultLane
-from millpond.engine import recall
+from millpond.engine import recall, reconciling
 from millpond.engine.clock import wall_ms
 from millpond.lanes.lane import Call, Question
-from millpond.rules.evidence import Evidence, Unknown
-from millpond.rules.job import Attempt, Prompt
+from millpond.rules.evidence import Evidence, Recalled, Unknown
+from millpond.rules.job import Attempt, Prompt, Reply, Usage
 from millpond.rules.policy import AfterHold, Deadlines, LanePolicy, Policy
 from millpond.rules.price import PriceRule
 from millpond.store import reader
 from millpond.testing.promises import check_promises
+from millpond.testing.scripted_lane import evidence_of
 
 CALL = PriceRule("stated", call_usd=Decimal("0.01"))
 SOON = Deadlines(total_ms=400)
@@ -212,6 +215,88 @@ def test_a_lane_that_answers_nothing_or_nonsense_is_not_waited_for(
     assert isinstance(said, Unknown)
     assert said.why == ("its lane did not answer in time" if says is None else
                         "TypeError: found a str, wanted Recalled, Absent or Unknown")  # fmt: skip
+
+
+class Remembers:
+    """Answers no call, and when it is asked for the n-th one, by the n-th of its answers."""
+
+    def __init__(self, *answers: Reply, **more: Any) -> None:
+        self.policy = LanePolicy("paid", tier="paid", price=CALL, recall="store", max_attempts=1, **more)
+        self.answers = answers
+        self.uids: list[str] = []
+        self.asked: list[str] = []
+
+    async def call(self, call: Call) -> Evidence:
+        self.uids.append(call.uid)
+        return Evidence(sent="yes", failure="reset")
+
+    async def recall(self, question: Question) -> Recalled:
+        self.asked.append(question.uid)
+        answer = self.answers[self.uids.index(question.uid)]
+        return Recalled(replace(evidence_of(answer), usage=answer.usage))
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+UNSTORABLE = Reply("an answer", usage=Usage(10**30, 1))
+"""A lane of somebody's own that counts without measure: no column of SQLite holds the number."""
+
+
+@pytest.mark.parametrize("hold_ms", [0, 600_000])
+def test_a_recalled_reply_that_no_column_can_hold_holds_up_no_other(open_queue: Open, hold_ms: int) -> None:
+    """Whether it is asked for within its hold, or before the policy decides."""
+    lane = Remembers(UNSTORABLE, Reply("another"), hold_ms={"realtime": 0, "batch": hold_ms}, after_hold="ask")
+    queue = open_queue(lane.policy)
+    first, second = (queue.enqueue(text).job_id for text in ("q", "r"))
+    summary = queue.drain(lanes=[lane], until_empty=True)
+    assert (summary.done, summary.reason) == (1, "idle")
+    assert (queue.job(first).wait_reason, queue.job(second).state) == ("asked", "done")
+    lost, found = queue.ledger()
+    assert (lost.outcome, lost.code, found.resolution) == ("ambiguous", "unstorable", "recalled")
+    assert "could not be stored: OverflowError" in (lost.message or "")
+    assert sorted(lane.asked) == sorted(lane.uids), "each once: the lane would only say it again"
+
+
+def test_a_reply_that_no_column_can_hold_and_a_worker_recalls_is_decided_by_policy(
+    open_queue: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = Remembers(UNSTORABLE, kind="chat", model="m", hold_ms={"realtime": 0, "batch": 0}, after_hold="ask")
+    queue = open_queue(lane.policy)
+    job = queue.enqueue("q").job_id
+    queue.drain(lanes=[lane], max_iters=1)
+    monkeypatch.setattr(reconciling, "build_lane", lambda _: lane)
+    while queue.job(job).wait_reason != "asked":
+        [lease] = queue.lease(1)
+        assert queue.record(lease) is None, "nothing is to be sent"
+    assert [row.code for row in queue.ledger()] == ["unstorable"]
+    assert len(lane.asked) == 1
+
+
+def test_a_call_whose_work_is_gone_is_passed_over_and_said(
+    open_queue: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It stands before others on their page, and alone on its own; nobody asks for it when its hold is over."""
+    monkeypatch.setattr(recall, "PAGE_CALLS", 1)
+    with FaultLane(script=["reset"] * 2) as server:
+        queue = open_queue(paid(server))
+        jobs = queue.enqueue_many(["q", "r"])
+        queue.drain(max_iters=1)
+        purged = next(iter(queue.ledger()))
+        other = next(job.job_id for job in jobs if job.job_id != purged.job_id)
+        queue.cancel(purged.job_id)
+        connection = apsw.Connection(str(queue.home / "queue.db"))
+        connection.execute("DELETE FROM payload WHERE job_id = ?", (purged.job_id,)).fetchall()
+        connection.close()
+        assert queue.reconcile().done == 1
+        assert queue.job(other).state == "done"
+        assert f"attempt {purged.uid}: the work of job {purged.job_id}" in caplog.text
+        queue.store.now_ms = lambda: wall_ms() + 601_000
+        queue.drain()
+        assert [(row.outcome, row.resolution) for row in queue.ledger()] == [
+            ("ambiguous", "nobody"),
+            ("ok", "recalled"),
+        ]
 
 
 def test_a_lane_is_asked_before_a_job_fails_for_want_of_another(open_queue: Open) -> None:

@@ -154,7 +154,8 @@ def test_what_no_column_can_hold_ends_as_unknown_and_says_so(open_queue: Open, m
     monkeypatch.setattr(settle, "dump_reply", refuse)
     queue.settle(lease, uid, "an answer")
     [row] = queue.ledger()
-    assert (row.outcome, row.message) == ("ambiguous", "its reply could not be stored: OverflowError: too large")
+    assert row.outcome == "ambiguous"
+    assert row.message == "unstorable: its reply could not be stored: OverflowError: too large"
 
 
 WORKER = """

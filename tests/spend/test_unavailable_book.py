@@ -22,6 +22,7 @@ from millpond.engine.bookkeeping import Bookkeeper
 from millpond.engine.drain import Until
 from millpond.rules.errors import QueueBusy, QueueUnavailable
 from millpond.spend import book as books
+from millpond.store.store import Store
 from millpond.testing.promises import check_book, check_promises
 
 ROOM = files(books.RESOURCES)
@@ -209,6 +210,36 @@ def test_a_drain_that_runs_brings_the_book_up_to_the_ledger(queue: Queue, monkey
         assert kept.wait(20)
         drainer.stop()
         going.join(20)
+    check_book(queue.store, queue.book)
+
+
+def test_a_row_that_the_queue_refuses_leaves_no_reservation(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SqliteDatabase.__init__.__kwdefaults__, "busy_ms", 50)  # type: ignore[attr-defined]
+    with Queue.open(queue.home) as worker:
+        [lease] = worker.lease(1)
+        with locked(worker.store.db.path), pytest.raises(QueueBusy):  # type: ignore[attr-defined]
+            worker.record(lease)
+        assert worker.book.reservations("", 10) == {}
+        assert worker.record(lease) in worker.book.reservations("", 10)
+
+
+def test_a_row_that_is_there_though_it_was_refused_keeps_its_reservation(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a commit that was not acknowledged came to pass is for the ledger to say."""
+    record = Store.record
+
+    def not_acknowledged(*args: Any, **named: Any) -> None:
+        record(*args, **named)
+        raise QueueUnavailable("what was being written may be lost and is not acknowledged")
+
+    [lease] = queue.lease(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "record", not_acknowledged)
+        with pytest.raises(QueueUnavailable):
+            queue.record(lease)
+    [row] = queue.ledger()
+    assert set(queue.book.reservations("", 10)) == {row.uid}
     check_book(queue.store, queue.book)
 
 

@@ -352,7 +352,7 @@ class Drainer:
             ready |= await self._unroute(lane)
         if not ready & {UNROUTED, *has_room} and not await self._scribe.look(self._is_due):
             return 0
-        if self._performer.is_held_up:
+        if self._performer.is_held_up or self._is_ending:  # since the looks above
             return 0
         name = self._owner.uuid
         if not self._owner.stands():

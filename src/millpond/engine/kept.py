@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
+from millpond.db.database import Transaction
+from millpond.rules import recall
 from millpond.rules.admission import Closing
 from millpond.rules.effects import UNROUTED, Ending, EvidenceBy, Heard, Then
 from millpond.rules.evidence import Evidence
@@ -16,6 +19,7 @@ from millpond.rules.outcome import Classified
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.price import Cost
 from millpond.rules.verdict import end
+from millpond.store import settle
 from millpond.store.bodies import dump, dump_reply, dump_seen, load_reply
 from millpond.store.moves import Fence
 
@@ -43,13 +47,41 @@ class Kept:
 def without_its_reply(kept: Kept, problem: Exception, lane: LanePolicy, policy: Policy) -> Kept:
     """The same where the store can never hold what the lane brought.
 
-    The work was done, and nobody can have its answer: the attempt is ambiguous, and says why.
+    The work was done, and nobody can have its answer: the attempt is ambiguous, and says why. Nothing more is to come
+    of it, so it holds nobody.
     """
     words = f"its reply could not be stored: {type(problem).__name__}: {problem}"
-    seen = Evidence(sent="yes", said="ambiguous", failure="exception", message=words)
+    seen = Evidence(sent="yes", said="ambiguous", code=recall.UNSTORABLE, failure="exception", message=words)
     ending = end(Heard(seen, kept.at_ms, 0.0), lane, policy)
     then = Then("release", next_lane=UNROUTED) if kept.job is not None else kept.then
     return replace(kept, ending=ending, then=then)
+
+
+async def settle_kept(
+    kept: Kept,
+    write: Callable[[Callable[[Transaction], settle.Settled]], Awaitable[settle.Settled]],
+    policy: Policy,
+    now_ms: int,
+) -> tuple[Kept, settle.Settled]:
+    """Settle it, without its reply where that cannot be stored; what was written. Raises what `write` refuses."""
+    try:
+        return kept, await write(_settling(kept, now_ms))
+    except UNSTORABLE as problem:
+        kept = without_its_reply(kept, problem, policy.lane(kept.lane), policy)
+        return kept, await write(_settling(kept, now_ms))
+
+
+def _settling(kept: Kept, now_ms: int) -> Callable[[Transaction], settle.Settled]:
+    return partial(
+        settle.settle,
+        uid=kept.uid,
+        ending=kept.ending,
+        then=kept.then,
+        lane=kept.lane,
+        job=kept.job,
+        how=kept.how,
+        now_ms=now_ms,
+    )
 
 
 def dump_kept(kept: Kept) -> bytes:

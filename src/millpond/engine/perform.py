@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,7 @@ from uuid import uuid4
 from millpond.engine import recall
 from millpond.engine.bookkeeping import not_posted
 from millpond.engine.happening import Happening
-from millpond.engine.kept import UNSTORABLE, Kept, without_its_reply
+from millpond.engine.kept import UNSTORABLE, Kept, settle_kept, without_its_reply
 from millpond.engine.scribe import PATIENCE_S, Scribe, pauses_s, wait_for
 from millpond.engine.spool import Spool
 from millpond.engine.steadfast import Calling, keep_calling
@@ -129,7 +129,7 @@ class Performer:
         began_s = loop.time()
         for pause_s in pauses_s():
             try:
-                written = await self._write(kept)
+                written = await settle_kept(kept, self.scribe.once, self.policy, self.store.now_ms())
             except REFUSED as problem:
                 kept = await self._keep(kept, problem)
                 if self._may_give_up(loop.time() - began_s):
@@ -148,27 +148,6 @@ class Performer:
         if self.spool.are_all_on_disk():
             return self.was_cut.is_set() or tried_s >= self.patience_s
         return self.was_cut.is_set() and tried_s >= PATIENCE_S
-
-    async def _write(self, kept: Kept) -> tuple[Kept, settle.Settled]:
-        def write(kept: Kept) -> Awaitable[settle.Settled]:
-            return self.scribe.once(
-                partial(
-                    settle.settle,
-                    uid=kept.uid,
-                    ending=kept.ending,
-                    then=kept.then,
-                    lane=kept.lane,
-                    job=kept.job,
-                    how=kept.how,
-                    now_ms=self.store.now_ms(),
-                )
-            )
-
-        try:
-            return kept, await write(kept)
-        except UNSTORABLE as problem:
-            kept = without_its_reply(kept, problem, self.policy.lane(kept.lane), self.policy)
-            return kept, await write(kept)
 
     async def _keep(self, kept: Kept, refusal: MillpondError) -> Kept:
         """Keep an ending that the queue does not take, and say so, once for all that wait together."""

@@ -15,19 +15,20 @@ from functools import partial
 from typing import cast
 
 from millpond.engine.happening import Happening
+from millpond.engine.kept import Kept, settle_kept
 from millpond.engine.scribe import Scribe
 from millpond.engine.steadfast import keep_calling
 from millpond.engine.tab import Tab
 from millpond.lanes.lane import CanRecall, Lane, Question, is_asked
 from millpond.report.words import counted
-from millpond.rules.effects import Ending, EvidenceBy, Heard, Then
+from millpond.rules.effects import Ending, Heard, Then
 from millpond.rules.errors import MillpondError
 from millpond.rules.evidence import Absent, Recalled, Unknown
 from millpond.rules.job import Work
 from millpond.rules.policy import Policy
-from millpond.rules.recall import absence, next_ask_ms, proves_absence
+from millpond.rules.recall import Proof, next_ask_ms, proven, proves_absence
 from millpond.rules.times import MAX_MS
-from millpond.rules.verdict import end, worst_of
+from millpond.rules.verdict import worst_of
 from millpond.store import asking, settle
 from millpond.store.asking import ToAsk
 from millpond.store.store import Store
@@ -180,42 +181,38 @@ class Recaller:
 
     async def _ask(self, one: ToAsk, gate: asyncio.Semaphore) -> None:
         async with gate:
-            said = await ask(
-                self._lanes[one.lane],
-                self._policy,
-                one.uid,
-                one.work,
-                age_ms=one.age_ms,
-                now_ms=self._store.now_ms,
-                chance=self._rng.random(),
-            )
-        match said:
-            case Absent():
-                await self._settle(one, absence(one.code), "absent")
-            case Heard() if (ending := end(said, self._policy.lane(one.lane), self._policy)).outcome != "ambiguous":
-                await self._settle(one, ending, "recalled")
-            case _:
-                if one.hold_until_ms is None or one.hold_until_ms <= self._store.now_ms():
-                    await self._forget(one.uid)
+            said = await self._question(one)
+        if (proof := proven(said, self._policy, self._policy.lane(one.lane), one.code)) is not None:
+            await self._settle(one, proof)
+        elif one.hold_until_ms is None or one.hold_until_ms <= self._store.now_ms():
+            await self._forget(one.uid)
+
+    async def _question(self, one: ToAsk) -> Heard | Absent | Unknown:
+        if one.work is None:
+            log.warning(
+                "lane %s is not asked for attempt %s: the work of job %s, by which its reply would be judged, is gone",
+                one.lane, one.uid, one.job_id,
+            )  # fmt: skip
+            return Unknown("its work is gone")
+        return await ask(
+            self._lanes[one.lane],
+            self._policy,
+            one.uid,
+            one.work,
+            age_ms=one.age_ms,
+            now_ms=self._store.now_ms,
+            chance=self._rng.random(),
+        )
 
     async def _forget(self, uid: str) -> bool:
         bill = partial(worst_of, policy=self._policy)
         return await self._scribe.write(partial(asking.forget, uid=uid, bill=bill, now_ms=self._store.now_ms()))
 
-    async def _settle(self, one: ToAsk, ending: Ending, how: EvidenceBy) -> None:
-        settled = await self._scribe.write(
-            partial(
-                settle.settle,
-                uid=one.uid,
-                ending=ending,
-                then=Then(None),
-                lane=one.lane,
-                job=None,
-                how=how,
-                now_ms=self._store.now_ms(),
-            )
-        )
-        recalled(self._tab, self._tell, one.lane, one.uid, one.job_id, ending, settled)
+    async def _settle(self, one: ToAsk, proof: Proof) -> None:
+        now_ms = self._store.now_ms()
+        kept = Kept(one.uid, one.lane, proof.ending, Then(None), None, now_ms, proof.how)
+        kept, settled = await settle_kept(kept, self._scribe.write, self._policy, now_ms)
+        recalled(self._tab, self._tell, one.lane, one.uid, one.job_id, kept.ending, settled)
 
 
 def recalled(
@@ -229,7 +226,10 @@ def recalled(
 ) -> None:
     """Count what a lane remembered of a call, and tell of it."""
     tab.ended(lane, uid, ending)
-    words = "its lane never had the call" if ending.outcome == "retryable" else f"{ending.outcome}, as its lane recalls"
+    words = {
+        "retryable": "its lane never had the call",
+        "ambiguous": ending.classified.message,
+    }.get(ending.outcome, f"{ending.outcome}, as its lane recalls")
     tell(Happening("recalled", job_id, lane, words))
     if settled.accepted:
         tab.recalled += 1

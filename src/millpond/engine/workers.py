@@ -140,7 +140,8 @@ class Workers:
         """Take the job as far as its ledger row, on its lane or another, and return the attempt's uid.
 
         The same way as a drain's: what is still undecided of the key is decided by policy, a closed lane takes nothing,
-        the job's attempts are bounded. None: send nothing, the job was moved. Raises LeaseLost.
+        the job's attempts are bounded. None: send nothing, the job was moved. Raises LeaseLost, and
+        QueueBusy and QueueUnavailable where queue or spend book refuse: then nothing is to be sent either.
         """
         order = self._order(replace(lease, lane=lane or lease.lane))
         if lane:  # the worker's own word: what routing would have done before that lane is passed over
@@ -203,7 +204,7 @@ class Workers:
 
     def _write(self, kept: Kept, lease: Lease | None) -> Settled:
         try:
-            return self._store.settle(kept.uid, kept.ending, kept.then, lane=kept.lane, lease=lease)
+            return self._store.settle(kept.uid, kept.ending, kept.then, lane=kept.lane, lease=lease, how=kept.how)
         except REFUSED as problem:
             self._spool.keep(kept)
             raise self._spool.explained(problem) from problem
@@ -230,7 +231,8 @@ class Workers:
             case Recall():
                 return self._ask(effect, lease)
             case Settle(uid, name, ending, then, how):
-                return self._store.settle(uid, ending, then, lane=name, lease=lease, how=how).charge
+                kept = Kept(uid, name, ending, then, fence(lease), self._store.now_ms(), how)
+                self._persist(kept, self._lane(name), lease)  # which posts it, too
             case Resolve(uid, name, choice):
                 lane = self._lane(name)
                 worst = worst_bill(lease.work, lane, self._store.now_ms())
@@ -244,11 +246,14 @@ class Workers:
                 )
                 return Reserved(uid)
             case Release(uid):
-                with suppress(*REFUSED):  # it falls with this owner, at the latest
-                    self._book.release(uid)
+                self._release(uid)
             case Record(name, uid):
                 tier, free = self._lane(name).tier, self._policy.free_lanes
-                recorded = self._store.record(lease, uid, name, tier, free)
+                try:
+                    recorded = self._store.record(lease, uid, name, tier, free)
+                except REFUSED:
+                    self._release_unless_recorded(uid)
+                    raise
                 if isinstance(recorded, Recorded):
                     self._in_hand.begin(uid, lease.owner, lease)
                 return recorded
@@ -259,6 +264,16 @@ class Workers:
             case _:
                 raise AssertionError(f"no effect before the ledger row is {type(effect).__name__}")
         return None
+
+    def _release(self, uid: str) -> None:
+        with suppress(*REFUSED):  # it falls with this owner, at the latest
+            self._book.release(uid)
+
+    def _release_unless_recorded(self, uid: str) -> None:
+        """Of a row that was refused nothing is known but what the ledger says: it may be there all the same."""
+        with suppress(*REFUSED):
+            if self._store.lane_of(uid) is None:
+                self._release(uid)
 
     def renew(self, lease: Lease) -> None:
         """Say that the job is still being worked on, before each `lease_ms` is over. Raises LeaseLost if it is lost."""

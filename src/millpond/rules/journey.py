@@ -49,7 +49,7 @@ from millpond.rules.errors import LeaseLost
 from millpond.rules.evidence import Absent, Unknown
 from millpond.rules.job import Lease
 from millpond.rules.policy import Policy
-from millpond.rules.recall import absence
+from millpond.rules.recall import proven
 from millpond.rules.router import Exhausted, Past, Step, Tried, Undecided, decided, hold_ms, next_lane
 from millpond.rules.verdict import end, verdict
 
@@ -114,17 +114,11 @@ def approach(lease: Lease, policy: Policy, order: Sequence[str]) -> Generator[Ef
 def recall(one: Undecided, age_ms: int, policy: Policy) -> Generator[Effect, Any, bool]:
     """Ask the lane before the policy decides. True: the attempt ended on evidence, and the job was moved by that."""
     said: Heard | Absent | Unknown = yield Recall(one.uid, one.lane, age_ms)
-    if isinstance(said, Unknown):
+    if (proof := proven(said, policy, policy.lane(one.lane), one.code)) is None:
         return False
-    again = Then("release", next_lane=UNROUTED)  # its history decides: it has grown
-    if isinstance(said, Absent):
-        yield from _post((yield Settle(one.uid, one.lane, absence(one.code), again, "absent")))
-        return True
-    ending = end(said, policy.lane(one.lane), policy)
-    if ending.outcome == "ambiguous":
-        return False
-    then = ACCEPT if ending.outcome == "ok" else again
-    yield from _post((yield Settle(one.uid, one.lane, ending, then, "recalled")))
+    # Where it is no answer its history decides: that has grown.
+    then = ACCEPT if proof.ending.outcome == "ok" else Then("release", next_lane=UNROUTED)
+    yield from _post((yield Settle(one.uid, one.lane, proof.ending, then, proof.how)))
     return True
 
 

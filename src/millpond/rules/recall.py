@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from decimal import Decimal
 
-from millpond.rules.effects import Ending
-from millpond.rules.evidence import Evidence
+from millpond.rules.effects import Ending, EvidenceBy, Heard
+from millpond.rules.evidence import Absent, Evidence, Unknown
 from millpond.rules.outcome import Classified
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.price import Cost
 from millpond.rules.router import OUR_END
+from millpond.rules.verdict import end
 
 NO_WORK = "its lane has no record of the call, and would have one by now: no work was done"
 
 ABSENT = "absent"
 """The code of a call that its lane never had."""
+
+UNSTORABLE = "unstorable"
+"""The code of a call whose reply no column can hold. Its lane would say the same again, so it is not asked for it."""
 
 
 def proves_absence(policy: Policy, lane: LanePolicy, age_ms: int) -> bool:
@@ -40,6 +45,23 @@ def next_ask_ms(
     soonest = now_ms + max(policy.recall_first_ms, now_ms - ended_ms)
     marks = [now_ms - age_ms + settled_after_ms(policy, lane), *([hold_until_ms] if hold_until_ms is not None else [])]
     return min([soonest, *(mark for mark in marks if mark > now_ms)])
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How a call ended whose end had been unknown, and how that came to be known."""
+
+    ending: Ending
+    how: EvidenceBy
+
+
+def proven(said: Heard | Absent | Unknown, policy: Policy, lane: LanePolicy, code: str) -> Proof | None:
+    """What a lane's answer proves of a call that is unknown by this code; None: it is unknown still."""
+    if isinstance(said, Absent):
+        return Proof(absence(code), "absent")
+    if isinstance(said, Unknown) or (ending := end(said, lane, policy)).outcome == "ambiguous":
+        return None
+    return Proof(ending, "recalled")
 
 
 def absence(code: str) -> Ending:

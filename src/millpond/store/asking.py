@@ -17,7 +17,7 @@ from millpond.store.settle import Bill, resolve
 
 @dataclass(frozen=True, slots=True)
 class ToAsk:
-    """A call that its lane is asked for, with its work, by which a reply is judged."""
+    """A call that its lane is asked for, with its work, by which a reply is judged; None: that is gone."""
 
     mark: tuple[int, int]
     """Where a page that ends with it ends."""
@@ -29,7 +29,7 @@ class ToAsk:
     """How long ago it was recorded, at this look."""
     ended_ms: int
     hold_until_ms: int | None
-    work: Work
+    work: Work | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +53,21 @@ def to_ask(
     """A page of the calls for which these lanes are to be asked by then, longest due first; `after` is its mark."""
     page = {"until_ms": until_ms, "after_ms": after[0], "after": after[1], "limit": limit}
     rows = sorted((row for lane in lanes for row in tx.all("to_ask", lane=lane, **page)), key=_mark)[:limit]
-    found: list[ToAsk] = []
-    for row in rows:
-        body = tx.one("payload", job_id=row.job_id)
-        if body is not None:
-            found.append(
-                ToAsk(
-                    _mark(row),
-                    row.uid,
-                    row.lane,
-                    row.code or "",
-                    row.job_id,
-                    age(row, now_ms, boot),
-                    row.ended_ms,
-                    row.hold_until_ms,
-                    load_work(body.body),
-                )
-            )
-    return found
+    bodies = {row.job_id: row.body for row in tx.all("payloads", ids=[row.job_id for row in rows])} if rows else {}
+    return [
+        ToAsk(
+            _mark(row),
+            row.uid,
+            row.lane,
+            row.code or "",
+            row.job_id,
+            age(row, now_ms, boot),
+            row.ended_ms,
+            row.hold_until_ms,
+            load_work(bodies[row.job_id]) if row.job_id in bodies else None,
+        )
+        for row in rows
+    ]
 
 
 def _mark(row: Any) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from millpond.db.database import Transaction
 from millpond.rules.effects import UNROUTED, Charge, Ending, EvidenceBy, Then
 from millpond.rules.errors import UsageError
 from millpond.rules.price import Cost, to_micro
+from millpond.rules.recall import UNSTORABLE
 from millpond.rules.verdict import Worst
 from millpond.store.accounts import owed
 from millpond.store.bodies import dump_reply, dump_seen, storable
@@ -234,13 +235,16 @@ def make_ambiguous(
 
 def _end_unknown(tx: Transaction, attempt: Any, ending: Ending, now_ms: int) -> None:
     """Nobody reads the socket any more: the hold is over at once, unless the lane can be asked."""
+    code = storable(ending.classified.code)
+    if code == UNSTORABLE:
+        tx.all("ask_no_more", uid=attempt.uid)
+        attempt = attempt._replace(recall_hold_ms=None)
     hold_until_ms = unheard_until_ms(attempt, now_ms)
     if attempt.outcome == "ambiguous":  # a hold is begun once
         hold_until_ms = left_at_ms(attempt, now_ms)
         if attempt.listener is not None:
             until = {"hold_until_ms": hold_until_ms, "now_ms": now_ms}
             tx.all("stop_listening", uid=attempt.uid, listener=attempt.listener, **until)
-    code = storable(ending.classified.code)
     if make_ambiguous(tx, attempt.uid, now_ms, hold_until_ms=hold_until_ms, code=code, ending=ending):
         note(tx, now_ms, "ambiguous", job_id=attempt.job_id, data={"attempt": attempt.uid, "code": code})
 

@@ -271,6 +271,9 @@ SELECT ask_ms FROM attempt WHERE ask_ms IS NOT NULL AND ask_ms <= hold_until_ms 
 -- Only who finds it due as it was asks now, and moves it on before that: two that look at once ask once.
 UPDATE attempt SET ask_ms = :ask_ms WHERE uid = :uid AND ask_ms IS NOT NULL AND ask_ms <= :now_ms RETURNING uid
 
+-- name: ask_no_more
+UPDATE attempt SET recall_hold_ms = NULL, ask_ms = NULL WHERE uid = :uid
+
 -- name: undecided_after
 -- A page of what nobody has decided, whatever its key; `live`: a job of the key waits for it.
 SELECT t.seq, t.uid, t.lane, t.job_id, t.idempotency_key, t.listener, t.hold_until_ms, t.recall_hold_ms, t.outcome,

@@ -24,9 +24,9 @@ from millpond.rules.evidence import Absent, Evidence, Unknown
 from millpond.rules.job import Lease, OwnerRow
 from millpond.rules.journey import journey
 from millpond.rules.policy import Policy
-from millpond.rules.recall import absence, next_ask_ms, proves_absence
+from millpond.rules.recall import next_ask_ms, proven, proves_absence
 from millpond.rules.router import hold_ms, lanes_for, route_work
-from millpond.rules.verdict import Worst, end, worst_bill, worst_of
+from millpond.rules.verdict import Worst, worst_bill, worst_of
 from millpond.spend.book import SpendBook
 from millpond.store.asking import ToAsk
 from millpond.store.store import Store, fence
@@ -405,14 +405,10 @@ class Drainer:
 
     def _ask(self, one: ToAsk) -> None:
         ground = self.ground
-        said, ending, how = recollect(ground, one.uid, one.lane, one.age_ms), None, "recalled"
-        if isinstance(said, Heard):
-            ending = end(said, ground.policy.lane(one.lane), ground.policy)
-        elif isinstance(said, Absent):
-            ending, how = absence(one.code), "absent"
-        if ending is not None:
-            ground.witness.delivered(one.uid, ending)
-            ground.store.settle(one.uid, ending, ACCEPT, lane=one.lane, lease=None, how=how)
+        said = recollect(ground, one.uid, one.lane, one.age_ms)
+        if (proof := proven(said, ground.policy, ground.policy.lane(one.lane), one.code)) is not None:
+            ground.witness.delivered(one.uid, proof.ending)
+            ground.store.settle(one.uid, proof.ending, ACCEPT, lane=one.lane, lease=None, how=proof.how)
         elif one.hold_until_ms is None or one.hold_until_ms <= ground.clock():
             ground.store.forget(one.uid, ground.bill)
 
