@@ -87,6 +87,7 @@ class Flight:
         self.next: Effect | None = next(self._course, None)
         self._is_waiting = False
         self._has_posted = False
+        self._looked_ms = 0
 
     def can_go(self, now_ms: int) -> bool:
         """Whether the next step does not only wait."""
@@ -126,10 +127,11 @@ class Flight:
             self.next = None
 
     def look_back(self, _: steps.LookBack) -> Facts:
+        self._looked_ms = self._.store.now_ms()
         return self._.store.look_back(self.lease)
 
     def recall(self, effect: steps.Recall) -> Heard | Absent | Unknown:
-        return recollect(self._, effect.uid, effect.lane, effect.age_ms)
+        return recollect(self._, effect.uid, effect.lane, effect.age_ms, self._looked_ms)
 
     def resolve(self, effect: steps.Resolve) -> Charge | None:
         self._.witness.decided(effect.uid)
@@ -245,8 +247,8 @@ class Flight:
         return Heard(seen, self._.clock(), self._.rng.random())
 
 
-def recollect(ground: Ground, uid: str, lane: str, age_ms: int) -> Heard | Absent | Unknown:
-    """What a lane says of an earlier call, by the truth of it."""
+def recollect(ground: Ground, uid: str, lane: str, age_ms: int, looked_ms: int) -> Heard | Absent | Unknown:
+    """What a lane says of an earlier call, by the truth of it. Whether its hold was over was judged at `looked_ms`."""
     now_ms, call = ground.clock(), ground.witness.calls.get(uid)
     said: Heard | Absent | Unknown = Unknown()
     if call is not None and call.memory is not None and call.listed_ms is not None and call.listed_ms <= now_ms:
@@ -254,7 +256,7 @@ def recollect(ground: Ground, uid: str, lane: str, age_ms: int) -> Heard | Absen
     elif proves_absence(ground.policy, ground.policy.lane(lane), age_ms):
         said = Absent()
     ground.log("recalled", uid, type(said).__name__)
-    ground.witness.asked(uid, said, ground.store.now_ms())  # by the clock of who asked: so is the hold judged
+    ground.witness.asked(uid, said, looked_ms)
     return said
 
 
@@ -405,7 +407,7 @@ class Drainer:
 
     def _ask(self, one: ToAsk) -> None:
         ground = self.ground
-        said = recollect(ground, one.uid, one.lane, one.age_ms)
+        said = recollect(ground, one.uid, one.lane, one.age_ms, ground.store.now_ms())
         if (proof := proven(said, ground.policy, ground.policy.lane(one.lane), one.code)) is not None:
             ground.witness.delivered(one.uid, proof.ending)
             ground.store.settle(one.uid, proof.ending, ACCEPT, lane=one.lane, lease=None, how=proof.how)

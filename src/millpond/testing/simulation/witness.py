@@ -268,9 +268,9 @@ class Witness:
                 self.kept[uid] = before.kept[uid]
         self.owed = None
 
-    def asked(self, uid: str, said: Heard | Absent | Unknown, now_ms: int) -> None:
-        """A lane was asked what became of a call, and said so."""
-        self._asked_ms[uid] = now_ms
+    def asked(self, uid: str, said: Heard | Absent | Unknown, looked_ms: int) -> None:
+        """A lane was asked what became of a call, and said so; by whose clock the hold is judged may be set anew."""
+        self._asked_ms[uid] = max(looked_ms, self._asked_ms.get(uid, looked_ms))
         call = self.calls.get(uid)
         if isinstance(said, Absent) and call is not None and call.memory is not None:
             raise PromiseBroken(f"{uid} did its work, and its lane's silence was taken for proof that it did not")
