@@ -320,7 +320,7 @@ class Witness:
         if (was.state, was.lease_no) == ("leased", lease.lease_no):
             return
         may_be = {(was.state, was.lease_no), ("done", was.lease_no + 1)}
-        if was.wait_reason == "held":
+        if was.wait_reason in ("held", "asked"):
             may_be.add(("ready", was.lease_no))
         if was.state in LIVE and (now.state, now.lease_no) in may_be:
             return
