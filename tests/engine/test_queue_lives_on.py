@@ -16,8 +16,8 @@ from pydantic import BaseModel, field_validator
 from millpond import Policy, Prompt, Queue, QueueBusy, QueueUnavailable, Reply, Saturated, SettingsError, UsageError
 from millpond.engine import drain, scribe
 from millpond.engine.drain import Drainer, Until
-from millpond.engine.reconcile import reclaim_dead
 from millpond.engine.scribe import Scribe
+from millpond.engine.taking_back import reclaim_dead
 from millpond.lanes import CallableLane
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Usage

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from millpond.db.database import Transaction
-from millpond.engine import reconcile
+from millpond.engine import taking_back
 from millpond.engine.listening import Listening
 from millpond.rules import effects as steps
 from millpond.rules import journey, recall
@@ -271,8 +271,8 @@ def find_no_holds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def reclaim_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The work of a dead owner is given away, and what it kept stays where it is."""
-    monkeypatch.setattr(reconcile, "take_back", lambda store, _, owner, **how: store.reclaim(owner, **how))
-    monkeypatch.setattr(reconcile, "replay", lambda *_, **__: None)
+    monkeypatch.setattr(taking_back, "take_back", lambda store, _, owner, **how: store.reclaim(owner, **how))
+    monkeypatch.setattr(taking_back, "replay", lambda *_, **__: None)
 
 
 def send_under_any_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ from millpond.engine.bookkeeping import keep_book
 from millpond.engine.drain import Drainer, Until
 from millpond.engine.happening import Happening
 from millpond.engine.owner import DrainLock
-from millpond.engine.reconcile import reclaim_dead
 from millpond.engine.spool import Spool
+from millpond.engine.taking_back import reclaim_dead
 from millpond.engine.tenure import Tenure
 from millpond.engine.watch import Watch
 from millpond.lanes.lane import Lane

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 from millpond.engine.bookkeeping import keep_book
 from millpond.engine.recall import Recaller, ask
-from millpond.engine.reconcile import reclaim_dead
 from millpond.engine.scribe import Scribe
 from millpond.engine.tab import LaneTab, Tab
+from millpond.engine.taking_back import reclaim_dead
 from millpond.lanes.build import build_lane
 from millpond.lanes.lane import Lane
 from millpond.report.summary import Summary

@@ -17,8 +17,8 @@ from millpond.engine.bookkeeping import Bookkeeper, try_to_post
 from millpond.engine.in_hand import InHand
 from millpond.engine.kept import UNSTORABLE, Kept, without_its_reply
 from millpond.engine.listening import Listening
-from millpond.engine.reconcile import reclaim_dead
 from millpond.engine.spool import Spool
+from millpond.engine.taking_back import reclaim_dead
 from millpond.engine.tenure import Tenure
 from millpond.engine.watch import Watch
 from millpond.lanes.handler import raised, returned

@@ -24,7 +24,7 @@ from millpond.db.migrations import read_folder
 from millpond.db.sqlite import APPLICATION_ID as QUEUE_ID
 from millpond.db.sqlite import SqliteDatabase
 from millpond.db.statements import load
-from millpond.engine import reconcile
+from millpond.engine import taking_back
 from millpond.engine.bookkeeping import keep_book, try_to_post
 from millpond.engine.drain import TEND_MS
 from millpond.rules.admission import Closing
@@ -301,13 +301,13 @@ class World:
         self.witness.check()
         if self.takes():
             self._tell_of(self.dead)
-            reconcile.replay(self.store, self.folder, only_left=True)
+            taking_back.replay(self.store, self.folder, only_left=True)
             self.witness.check()
         living, most = self.witness.seen.living, self.policy.max_leases_lost
         for other in [*self.drainers, *self.dead] if self.takes() else []:
             if other.owner in living and drainer.may_reclaim(other):
                 self._tell_of([*self.dead, *self.drainers])
-                reclaimed = reconcile.take_back(self.store, self.folder, other.owner, max_leases_lost=most)
+                reclaimed = taking_back.take_back(self.store, self.folder, other.owner, max_leases_lost=most)
                 self.log("reclaimed", other.owner, "dead" if not other.is_alive else "frozen", reclaimed)
                 done += 1
         done += drainer.ask_lanes()
