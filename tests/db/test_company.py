@@ -96,8 +96,8 @@ def test_locks_that_went_with_a_closed_descriptor_are_missed(path: Path, how: st
     assert "all locks on it were lost" in run_script(BESIDE + code, path)
 
 
-def test_a_commit_through_which_another_process_wrote_is_not_acknowledged(path: Path):
-    """DESIGN §8: the holder's COMMIT still says ok."""
+def test_a_transaction_through_which_another_process_wrote_is_not_committed(path: Path):
+    """DESIGN §8: the holder's COMMIT would still say ok."""
     code = """
 import subprocess
 INSERT = "import sys, apsw; apsw.Connection(sys.argv[1]).execute('INSERT INTO item (body) VALUES (1)').fetchall()"
@@ -109,6 +109,28 @@ def operation(tx):
     other.execute("SELECT * FROM item").fetchall()
     other.close()
     subprocess.run([sys.executable, "-c", INSERT, sys.argv[1]], check=True)
+
+attempt(database, operation)
+"""
+    said = run_script(BESIDE + code, path)
+    assert said.endswith("nothing was written\n")
+    assert bodies(open_items(path)) == ["1"]
+
+
+def test_a_commit_during_which_our_locks_were_lost_is_not_acknowledged(path: Path):
+    code = """
+database = open_items(sys.argv[1])
+
+def lose_locks():
+    sqlite3.connect(sys.argv[1]).close()
+    other = sqlite3.connect(sys.argv[1])
+    other.execute("SELECT * FROM item").fetchall()
+    other.close()
+    return False
+
+def operation(tx):
+    tx.one("add", body="mine")
+    tx._handle.set_commit_hook(lose_locks)
 
 attempt(database, operation)
 """

@@ -13,7 +13,7 @@ from watched import FILE, Commit, Watched, left, look
 
 from millpond.rules.effects import ACCEPT, Then
 from millpond.rules.errors import KeyConflict, LeaseLost
-from millpond.rules.job import Lease
+from millpond.rules.job import Lease, OwnerRow
 from millpond.store.store import Store, open_sqlite
 from millpond.testing.store_scene import A_DAY_MS, Scene, asked
 
@@ -88,6 +88,15 @@ def reclaim(scene: Scene) -> None:
     scene.store.reclaim(scene.worker)
 
 
+def enlist(scene: Scene) -> None:
+    """Owners begin, and take new names: what they reserve in the book is theirs to take back only as long as they are
+    known."""
+    for n in range(3):
+        scene.owner(f"owner {n}")
+    scene.store.succeed("owner 1", OwnerRow("heir", "worker", "host", 1, "boot", scene.now_ms))
+    scene.owner("last")
+
+
 def give(scene: Scene) -> None:
     """Jobs are given back, and given up."""
     scene.ask("a")
@@ -106,7 +115,7 @@ def checkpoint(scene: Scene) -> None:
 
 DIRECTED: Mapping[str, History] = {
     history.__name__: history
-    for history in (enqueue, record, settle, cancel, retry, detach, resolve, reclaim, give, checkpoint)
+    for history in (enqueue, record, settle, cancel, retry, detach, resolve, reclaim, enlist, give, checkpoint)
 }  # fmt: skip
 
 

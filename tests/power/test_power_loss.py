@@ -17,7 +17,7 @@ from millpond.db import connection
 VERBS = {
     "whole": "settle", "enqueue": "enqueue", "open_submission": "enqueue", "record": "record", "settle": "settle",
     "cancel": "cancel", "retry": "retry", "detach": "detach", "stop_listening": "detach", "resolve": "resolve",
-    "reclaim": "reclaim", "give": "give",
+    "reclaim": "reclaim", "enlist": "enlist", "succeed": "enlist", "give": "give",
 }  # fmt: skip
 """Every verb that a caller may rely on, by the name of its operation, and the history that has it."""
 

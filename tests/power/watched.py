@@ -22,7 +22,7 @@ from millpond.testing.promises import check_promises
 from millpond.testing.store_scene import asked
 
 FILE = "queue.db"
-MAY_BE_LOST = frozenset({"lease", "enlist", "unroute", "close_lane", "open_lane"})
+MAY_BE_LOST = frozenset({"lease", "unroute", "close_lane", "open_lane"})
 """What a power cut may take back (DESIGN §5): it ends every owner too, and reclaim gives back what they held."""
 
 Rows = dict[str, list[Any]]

@@ -23,6 +23,7 @@ from millpond.report.doctor import LARGE_LOG_BYTES, Check, examine, not_writable
 from millpond.rules.errors import SettingsError
 from millpond.rules.job import OwnerRow
 from millpond.settings import Settings, load
+from millpond.spend.book import SpendBook
 from millpond.store.store import Store, open_sqlite
 
 
@@ -62,10 +63,27 @@ def test_a_healthy_queue_has_no_fault(tmp_path: Path, server: int) -> None:
     assert [check for check in checks if not check.is_ok] == []
     assert [check.name for check in checks] == [
         "sqlite", "file system", "folder", "disk", "journal", "schema", "log", "one sqlite", "integrity",
-        "tally", "drainer", "owners", "lane free", "settings",
+        "tally", "drainer", "owners", "spend book", "lane free", "settings",
     ]  # fmt: skip
     assert f"127.0.0.1:{server} answers" in by_name(checks)["lane free"].words
     assert "millpond.yaml" in by_name(checks)["settings"].words
+    store.close()
+
+
+def test_a_copy_that_shares_the_book_is_noticed(tmp_path: Path) -> None:
+    found = settings(tmp_path)
+    store = opened(found)
+    assert by_name(examine(found, store, {}))["spend book"].words == f"none yet at {found.spend}"
+    assert not found.spend.exists()
+    book = SpendBook(found.spend, store.uuid, store.now_ms)
+    store.enlist(OwnerRow("ours", "worker", "host", 1, "boot", 0))
+    book.reserve("a", "ours", "free", None)
+    assert by_name(examine(found, store, {}))["spend book"].words == str(found.spend)
+    book.reserve("b", "an owner of the copy", "free", None)
+    assert "1 call reserved under this queue's name by owners that it does not know" in (
+        by_name(examine(found, store, {}))["spend book"].words
+    )
+    book.close()
     store.close()
 
 

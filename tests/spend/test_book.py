@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+import apsw
 import pytest
 
 from millpond.rules.effects import Charge
@@ -59,6 +61,53 @@ def test_every_attempt_reserves_if_only_the_unknown(book: SpendBook) -> None:
     assert book.reserved() == Reserved(calls=2, unknown=1, worst_usd=Decimal("0.01"))
     book.release("b")
     assert book.reservations("", 10) == {"a": "owner"}
+
+
+@pytest.fixture
+def steps() -> Iterator[list[int]]:
+    """The steps of SQLite's machine that each statement takes, on connections that are opened from now on."""
+    taken: list[int] = []
+
+    def watch(connection: apsw.Connection) -> None:
+        connection.trace_v2(apsw.SQLITE_TRACE_PROFILE, count)
+
+    def count(event: dict[str, Any]) -> None:
+        taken.append(event["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"])
+
+    apsw.connection_hooks.append(watch)
+    yield taken
+    apsw.connection_hooks.remove(watch)
+
+
+def test_what_is_reserved_is_read_at_the_same_cost_however_much_that_is(steps: list[int], book: SpendBook) -> None:
+    """Nothing takes away what nobody decides, so there may be any number of reservations."""
+
+    def cost() -> int:
+        steps.clear()
+        book.reserved()
+        return sum(steps)
+
+    book.reserve("u", "owner", "paid", CENT)
+    book.reserve("v", "owner", "dear", None)
+    book.reserved()
+    before = cost()
+    for n in range(100):
+        book.reserve(f"u{n}", "owner", "paid" if n % 2 else "dear", CENT if n % 5 else None)
+    assert cost() == before
+    assert book.reserved() == Reserved(102, 21, Decimal("0.81"))
+    assert book.miscounted() is None
+
+
+@pytest.mark.parametrize("worst", [CENT, None])
+def test_what_is_reserved_is_taken_back_once(book: SpendBook, worst: Cost | None) -> None:
+    for _ in range(2):
+        book.reserve("a", "owner", "paid", worst)
+    book.reserve("b", "owner", "paid", CENT)
+    for _ in range(2):
+        book.release("a")
+        book.post([charge("0.004", uid="a")])
+    assert book.reserved() == Reserved(1, 0, Decimal("0.01"))
+    assert book.miscounted() is None
 
 
 def test_money_is_whole_micro_dollars_rounded_up(book: SpendBook) -> None:

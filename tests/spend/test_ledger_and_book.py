@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +13,7 @@ from millpond import Queue
 from millpond.engine.bookkeeping import keep_book, post
 from millpond.rules.effects import ACCEPT, Charge, Heard, Then
 from millpond.rules.errors import LeaseLost
-from millpond.rules.job import Lease
+from millpond.rules.job import Lease, OwnerRow
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.price import Cost, PriceRule
 from millpond.rules.verdict import end
@@ -147,9 +148,32 @@ def test_the_neighbours_reservations_are_not_ours_to_drop(scene: Scene, book: Sp
     neighbour.close()
 
 
+def test_a_copy_of_a_queue_drops_nothing_of_the_other(scene: Scene, book: SpendBook, tmp_path: Path) -> None:
+    """Both bear one name in the book, and neither knows the other's owners."""
+    scene.store.db.checkpoint()  # type: ignore[attr-defined]
+    shutil.copy(tmp_path / "queue.db", tmp_path / "copy.db")
+    copy = Store(open_sqlite(tmp_path / "copy.db"), scene.store.now_ms)
+    hand = SpendBook(book.path, copy.uuid, scene.store.now_ms)
+    assert copy.uuid == scene.store.uuid
+    book.reserve("ours", scene.owner("our owner"), "free", CENT)
+    copy.enlist(OwnerRow("their owner", "worker", "host", 1, "boot", scene.now_ms))
+    hand.reserve("theirs", "their owner", "free", CENT)
+    keep_book(copy, hand)
+    keep_book(scene.store, book)
+    assert set(book.reservations("", 10)) == {"ours", "theirs"}
+    assert copy.of_strangers(book.reservations("", 10)) == ["ours"]
+    copy.reclaim("their owner")
+    keep_book(copy, hand)
+    assert set(book.reservations("", 10)) == {"ours"}
+    hand.close()
+    copy.close()
+
+
 def test_more_than_a_page_is_posted_and_dropped(scene: Scene, book: SpendBook) -> None:
+    scene.store.enlist(OwnerRow("dead", "worker", "host", 1, "boot", scene.now_ms))
+    scene.store.reclaim("dead")
     for n in range(520):
-        book.reserve(f"r{n:04}", "nobody", "free", None)
+        book.reserve(f"r{n:04}", "dead", "free", None)
     for n in range(520):
         settled(scene, "ok", uid=f"u{n}", lease=recorded(scene, book, f"u{n}"))
     keep_book(scene.store, book)

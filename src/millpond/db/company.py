@@ -5,9 +5,10 @@ file alone; and when either closes its descriptor, the locks of both are gone. A
 and rows that were committed are lost without an error (DESIGN §8). So nothing is written in such company, and what was
 being written is not acknowledged.
 
-Looked for only where another SQLite is loaded, and then before and after each commit: 0.1 ms a look (0.1 µs where none
-is loaded). An audit hook on `sqlite3.connect` could forbid it beforehand, but would be called for each file that the
-whole process opens, and could never be taken out. On Linux alone: other systems do not tell of a process' own locks.
+Looked for only where another SQLite is loaded, and then as a transaction begins, before its commit and after it: 0.1 ms
+a look (0.1 µs where none is loaded). An audit hook on `sqlite3.connect` could forbid it beforehand, but would be called
+for each file that the whole process opens, and could never be taken out. On Linux alone: other systems do not tell of a
+process' own locks.
 """
 
 from __future__ import annotations

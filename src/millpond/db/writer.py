@@ -22,7 +22,7 @@ from millpond.db.failures import translate
 from millpond.db.migrations import check_version
 from millpond.db.transaction import SqliteTransaction, Statement
 from millpond.db.turnstile import Turnstile
-from millpond.rules.errors import MillpondError, QueueUnavailable
+from millpond.rules.errors import MayBeWritten, MillpondError, QueueUnavailable
 
 GROUP_OPERATIONS = 500
 GROUP_NS = 2_000_000
@@ -157,8 +157,10 @@ class Writer:
                 self._run_line(full)
             committed = self._connection.in_transaction
             if committed:
+                self._refuse_company()
                 self._connection.run("COMMIT")
-                self._refuse_company("what was being written may be lost and is not acknowledged")
+                if company := find_company(self._connection.path):
+                    raise MayBeWritten(f"{company}; what was being written may be lost and is not acknowledged")
         except (apsw.Error, MillpondError) as error:
             self._connection.roll_back()
             # Those that were in the line when the wait began have waited as long as was promised.
@@ -239,7 +241,7 @@ class Writer:
         # Never a deferred transaction that turns into a writing one: that fails at once, whatever the busy wait (O15).
         connection.run("BEGIN IMMEDIATE")
         connection.check_file()
-        self._refuse_company("nothing was written")
+        self._refuse_company()
         found = connection.value("PRAGMA user_version")
         if found != self._schema_version:
             check_version(found, self._schema_version, connection.path)
@@ -248,11 +250,11 @@ class Writer:
                 f"nothing was written. Was it replaced by an older copy? Start this program again"
             )
 
-    def _refuse_company(self, so: str) -> None:
-        """Before the commit, since another process may hold what we believe is ours; after it, since it may have."""
+    def _refuse_company(self) -> None:
+        """Another process may hold what we believe is ours. As long as nothing is committed, nothing is done by it."""
         company = find_company(self._connection.path)
         if company:
-            raise QueueUnavailable(f"{company}; {so}")
+            raise QueueUnavailable(f"{company}; nothing was written")
 
     def _set_level(self, level: str) -> None:
         # It cannot change inside a transaction, so the group has the level of its strictest member.

@@ -403,7 +403,7 @@ class Drainer:
                 return
             with self._owner.renewing() as heir:
                 kept = await self._scribe.write(
-                    partial(owners.succeed, old=old, heir=heir, now_ms=self._store.now_ms()), full=False
+                    partial(owners.succeed, old=old, heir=heir, now_ms=self._store.now_ms())
                 )
         became = "its calls go on" if kept else "others have taken its work back"
         log.warning("this drain slept for its lease, or its lock file was deleted; it has a new name, and %s", became)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from millpond.db.database import Database, Transaction
 from millpond.engine.steadfast import Steadfast, keep
-from millpond.rules.errors import REFUSED
+from millpond.rules.errors import REFUSED, MayBeWritten
 
 T = TypeVar("T")
 Operation = Callable[[Transaction], Any]
@@ -52,13 +52,15 @@ class Scribe:
         """Commit an operation, together with what else is waiting; raises what the operation or the commit raised.
 
         What others kept from being written, or the disk refused, is tried again for PATIENCE_S: nothing of it was
-        written.
+        written. What may be written is not: an operation need not bear to be done twice.
         """
         loop = asyncio.get_running_loop()
         give_up = loop.time() + PATIENCE_S
         for pause_s in pauses_s():
             try:
                 return await self.once(operation, full=full)
+            except MayBeWritten:
+                raise
             except REFUSED as problem:
                 if loop.time() >= give_up or self.in_haste.is_set():
                     raise

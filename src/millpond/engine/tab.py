@@ -10,7 +10,7 @@ from decimal import Decimal
 from millpond.report.summary import LaneSummary, Reason, Summary
 from millpond.rules.admission import NOTHING_YET, InARow
 from millpond.rules.effects import Ending
-from millpond.rules.job import Usage
+from millpond.rules.job import Outcome, Usage
 from millpond.rules.outcome import MAY_BE_BILLED
 from millpond.rules.price import Cost
 
@@ -44,6 +44,16 @@ class LaneTab:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What of an ending is counted: its reply may be megabytes, and is not."""
+
+    outcome: Outcome
+    tokens_in: int | None
+    tokens_out: int | None
+    cost: Cost | None
+
+
 @dataclass(slots=True)
 class Tab:
     """A drain's running figures."""
@@ -57,7 +67,7 @@ class Tab:
     """Journeys under way whose calls are only listened to: their jobs go on without them."""
     recalled: int = 0
     """Answers that lanes were asked for, since nobody had heard them."""
-    unknown: dict[str, Ending] = field(default_factory=dict[str, Ending])
+    unknown: dict[str, _Counted] = field(default_factory=dict[str, _Counted])
     """Attempts that were counted as ambiguous, as long as nothing more is known of them."""
     saved: int = 0
     saved_usd: Decimal | None = Decimal(0)
@@ -73,24 +83,24 @@ class Tab:
         """An attempt came to an end, or to one that is known where it was unknown before."""
         if before := self.unknown.pop(uid, None):
             self._count(lane, before, -1)
+        counted = _counted(ending)
         if ending.outcome == "ambiguous":
-            self.unknown[uid] = ending
-        self._count(lane, ending, 1)
+            self.unknown[uid] = counted
+        self._count(lane, counted, 1)
         tab = self.lanes[lane]
         tab.in_a_row = tab.in_a_row.and_then(ending.classified)
         if ending.outcome not in ("ok", "ambiguous"):
             self.again.pop(uid, None)  # it brought nothing, so another call of its key had to be paid for anyway
 
-    def _count(self, lane: str, ending: Ending, times: int) -> None:
+    def _count(self, lane: str, one: _Counted, times: int) -> None:
         tab = self.lanes[lane]
         tab.attempts += times
-        tab.outcomes[ending.outcome] += times
-        usage = ending.evidence.usage or (ending.evidence.reply.usage if ending.evidence.reply else Usage())
-        tab.tokens_in += times * (usage.tokens_in or 0)
-        tab.tokens_out += times * (usage.tokens_out or 0)
-        tab.untold += times * (ending.outcome in MAY_BE_BILLED and None in (usage.tokens_in, usage.tokens_out))
-        if ending.cost is not None:
-            tab.spent += times * ending.cost.usd
+        tab.outcomes[one.outcome] += times
+        tab.tokens_in += times * (one.tokens_in or 0)
+        tab.tokens_out += times * (one.tokens_out or 0)
+        tab.untold += times * (one.outcome in MAY_BE_BILLED and None in (one.tokens_in, one.tokens_out))
+        if one.cost is not None:
+            tab.spent += times * one.cost.usd
         else:  # a refusal without usage is priced 0, so whatever has no price here did work
             tab.unpriced += times
 
@@ -139,6 +149,12 @@ class Tab:
             by_lane=lanes,
             reason=reason,
         )
+
+
+def _counted(ending: Ending) -> _Counted:
+    evidence = ending.evidence
+    usage = evidence.usage or (evidence.reply.usage if evidence.reply else Usage())
+    return _Counted(ending.outcome, usage.tokens_in, usage.tokens_out, ending.cost)
 
 
 def _sum(costs: Iterable[Cost | None]) -> Decimal | None:

@@ -27,6 +27,8 @@ from millpond.rules.errors import MillpondError
 from millpond.rules.job import OwnerRow
 from millpond.rules.policy import LanePolicy
 from millpond.settings.load import DEFAULT, Settings
+from millpond.spend.book import SpendBook
+from millpond.store.reader import PAGE_ROWS
 from millpond.store.store import Store
 
 CONNECT_S = 2.0
@@ -112,6 +114,7 @@ def _queue(store: Store, settings: Settings) -> Iterator[Check]:
         yield from _database(store)
         yield _tally(store)
         yield from _owners(store, settings)
+        yield _book(store, settings)
     except MillpondError as problem:
         yield Check("queue", False, str(problem), KEEP_A_COPY)
 
@@ -170,6 +173,29 @@ def _owners(store: Store, settings: Settings) -> Iterator[Check]:
     if dead:
         words += f"; died with work in hand: {_names(dead)}"
     yield Check("owners", not dead, words, "millpond drain; it takes back what they held")
+
+
+def _book(store: Store, settings: Settings) -> Check:
+    """What is reserved under this queue's name by owners that its ledger does not know. Reads every reservation."""
+    book = SpendBook(settings.spend, store.uuid, store.now_ms, durable=settings.policy.durable)
+    try:
+        if not book.is_made():
+            return Check("spend book", True, f"none yet at {book.path}")
+        strange, after = 0, ""
+        while owners := book.reservations(after, PAGE_ROWS):
+            strange, after = strange + len(store.of_strangers(owners)), max(owners)
+    except MillpondError as problem:
+        return Check("spend book", False, str(problem), "nothing is called before it can be written: mend that first")
+    finally:
+        book.close()
+    words = str(book.path)
+    if strange:
+        words += (
+            f"; {counted(strange, 'call')} reserved under this queue's name by owners that it does not know: another "
+            "copy of its file shares the book (give each copy its own: spend.path), or an older file was put back, and "
+            "then they stay reserved"
+        )
+    return Check("spend book", True, words)
 
 
 def _names(owners: Iterable[OwnerRow]) -> str:

@@ -11,6 +11,7 @@ MillpondError
 ├── LockHeld              another process drains or migrates; `.holder` names it (exit 75)
 ├── QueueBusy             the database stayed locked past the busy wait; nothing was written (exit 75)
 ├── QueueUnavailable      disk or I/O refused; nothing was acknowledged (exit 74)
+│   └── MayBeWritten      and what was to be written may be there all the same
 ├── BudgetClosed          a cap does not allow the call
 ├── Undeliverable         a stored command cannot be loaded by this program
 └── HandlerSignal         raised by a lane's callable to say how its call ended
@@ -89,6 +90,10 @@ class QueueUnavailable(MillpondError):
     """The disk or the database refused. Nothing was acknowledged."""
 
     exit_code = 74
+
+
+class MayBeWritten(QueueUnavailable):
+    """What was committed is not acknowledged, as it may be lost again: who does it once more may do it twice."""
 
 
 REFUSED = (QueueBusy, QueueUnavailable)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from millpond.db import fork
 from millpond.db.database import Transaction
@@ -136,7 +137,7 @@ class SpendBook:
 
     def spent(self, since_ms: int) -> dict[str, Spent]:
         """Lane -> its charges since a quarter of an hour, of all queues that share the book."""
-        if not self._is_made():
+        if not self.is_made():
             return {}
         return {
             row.lane: Spent(row.charges, row.unknown, from_micro(row.actual), from_micro(row.estimated))
@@ -145,12 +146,19 @@ class SpendBook:
 
     def reserved(self) -> Reserved:
         """What stands reserved now, by all queues that share the book."""
-        if not self._is_made():
+        if not self.is_made():
             return Reserved()
         [row] = self.db.read(lambda tx: tx.all("reserved"))
-        return Reserved(row.calls, row.unknown, from_micro(row.worst))
+        return _reserved(row)
 
-    def _is_made(self) -> bool:
+    def miscounted(self) -> tuple[Reserved, Reserved] | None:
+        """What is kept of all that is reserved, and what it comes to, if these differ. Reads every reservation."""
+        if not self.is_made():
+            return None
+        kept, counted = self.db.read(lambda tx: [tx.all(name)[0] for name in ("reserved", "reserved_recounted")])
+        return (_reserved(kept), _reserved(counted)) if kept != counted else None
+
+    def is_made(self) -> bool:
         """Whether there is a file to look into. Where that cannot be told, opening it will say why."""
         try:
             return self.path.exists()
@@ -172,3 +180,7 @@ class SpendBook:
         """A thread that was opening the file is not in the child, which opens it anew."""
         if child:
             self._opening = threading.Lock()
+
+
+def _reserved(row: Any) -> Reserved:
+    return Reserved(row.calls, row.unknown, from_micro(row.worst))

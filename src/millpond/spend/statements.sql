@@ -5,9 +5,20 @@
 INSERT INTO reservation (uid, queue, owner, lane, at_ms, worst)
 SELECT :uid, :queue, :owner, :lane, :now_ms, :worst
 ON CONFLICT (uid) DO NOTHING
+RETURNING uid
 
 -- name: release
 DELETE FROM reservation WHERE uid = :uid AND queue = :queue
+RETURNING lane, worst
+
+-- name: add_reserved
+INSERT INTO reserved (lane, calls, unknown, worst) VALUES (:lane, 1, :unknown, :worst)
+ON CONFLICT (lane) DO UPDATE SET
+  calls = reserved.calls + excluded.calls, unknown = reserved.unknown + excluded.unknown,
+  worst = reserved.worst + excluded.worst
+
+-- name: take_reserved
+UPDATE reserved SET calls = calls - 1, unknown = unknown - :unknown, worst = worst - :worst WHERE lane = :lane
 
 -- name: charge
 SELECT uid, lane, at_ms, cost, is_estimate FROM charge WHERE uid = :uid
@@ -30,6 +41,11 @@ ON CONFLICT (quarter_ms, lane) DO UPDATE SET
   charges = spent.charges + excluded.charges, unknown = spent.unknown + excluded.unknown,
   actual = spent.actual + excluded.actual, estimated = spent.estimated + excluded.estimated
 
+-- name: replace_spent
+-- An estimate by what was charged in its place: the charge stays one.
+UPDATE spent SET unknown = unknown + :unknown, actual = actual + :actual, estimated = estimated + :estimated
+WHERE quarter_ms = :quarter_ms AND lane = :lane
+
 -- name: reservations
 -- Of one queue: whether another's owners live is not known here.
 SELECT uid, owner FROM reservation WHERE queue = :queue AND uid > :after ORDER BY uid LIMIT :limit
@@ -39,5 +55,10 @@ SELECT lane, sum(charges) AS charges, sum(unknown) AS unknown, sum(actual) AS ac
 FROM spent WHERE quarter_ms >= :since_ms GROUP BY lane ORDER BY lane
 
 -- name: reserved
--- As many rows as there are calls in flight and undecided ones.
+-- A row a lane, however many calls are in flight or undecided.
+SELECT coalesce(sum(calls), 0) AS calls, coalesce(sum(unknown), 0) AS unknown, coalesce(sum(worst), 0) AS worst
+FROM reserved
+
+-- name: reserved_recounted
+-- The same from the reservations themselves, all of which are read.
 SELECT count(*) AS calls, count(*) - count(worst) AS unknown, coalesce(sum(worst), 0) AS worst FROM reservation

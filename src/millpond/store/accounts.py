@@ -31,14 +31,25 @@ def mark_posted(tx: Transaction, charge: Charge) -> None:
 def never_recorded(tx: Transaction, owners: Mapping[str, str]) -> list[str]:
     """Those of some attempts (uid -> its owner) that can have no row any more: there is none, and their owner is dead.
 
-    Dead is who has no living row in this very snapshot: the reclaim is committed, and record requires a living owner.
+    Dead is who is so in this very snapshot: the reclaim is committed, and record requires a living owner. One that this
+    ledger does not know is another's to judge: two copies of a queue's file bear one name in the book.
     """
-    living = {row.uuid for row in tx.all("living_owners")}
-    orphans = [uid for uid, owner in owners.items() if owner not in living]
+    dead = {row.uuid for row in _named(tx, owners) if row.dead}
+    orphans = [uid for uid, owner in owners.items() if owner in dead]
     if not orphans:
         return []
     known = {row.uid for row in tx.all("recorded", keys=orphans)}
     return [uid for uid in orphans if uid not in known]
+
+
+def of_strangers(tx: Transaction, owners: Mapping[str, str]) -> list[str]:
+    """Those of some attempts (uid -> its owner) whose owner this ledger does not know."""
+    known = {row.uuid for row in _named(tx, owners)}
+    return [uid for uid, owner in owners.items() if owner not in known]
+
+
+def _named(tx: Transaction, owners: Mapping[str, str]) -> list[Any]:
+    return tx.all("owners_named", keys=sorted(set(owners.values())))
 
 
 def _charge(row: Any) -> Charge:

@@ -339,6 +339,9 @@ INSERT INTO owner (uuid, role, host, pid, boot_id, started_ms) VALUES (:uuid, :r
 -- name: living_owners
 SELECT uuid, role, host, pid, boot_id, started_ms FROM owner WHERE dead = 0 ORDER BY started_ms, uuid
 
+-- name: owners_named
+SELECT uuid, dead FROM owner WHERE uuid IN {list keys}
+
 -- name: bury_owner
 UPDATE owner SET dead = 1 WHERE uuid = :owner AND dead = 0 RETURNING uuid
 

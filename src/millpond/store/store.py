@@ -235,11 +235,19 @@ class Store(Reader):
         """Those of some attempts (uid -> its owner) whose owner is dead and never recorded them."""
         return self.db.read(partial(accounts.never_recorded, owners=owners))
 
+    def of_strangers(self, owners: Mapping[str, str]) -> list[str]:
+        """Those of some attempts (uid -> its owner) whose owner this ledger does not know."""
+        return self.db.read(partial(accounts.of_strangers, owners=owners))
+
     # --- owners -----------------------------------------------------------------------------------------------------
 
     def enlist(self, owner: OwnerRow) -> None:
-        """Write an owner's row: lease and record require it."""
-        self.db.write(partial(owners.enlist, owner=owner), full=False)
+        """Write an owner's row: lease and record require it.
+
+        Before anything is reserved under its name, so it is as durable as that: of an owner that the ledger does not
+        know no reservation is dropped.
+        """
+        self.db.write(partial(owners.enlist, owner=owner))
 
     def reclaim(self, owner: str, *, max_leases_lost: int = 10, died: bool = True) -> Reclaimed:
         """Take back what an owner held, and declare it dead; a second time does nothing.
@@ -261,7 +269,7 @@ class Store(Reader):
 
     def succeed(self, old: str, heir: OwnerRow) -> bool:
         """Take a new name. False: the old one had been given up, and what it held is others' now."""
-        return self.db.write(partial(owners.succeed, old=old, heir=heir, now_ms=self.now_ms()), full=False)
+        return self.db.write(partial(owners.succeed, old=old, heir=heir, now_ms=self.now_ms()))
 
     # --- what is unknown --------------------------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ def check_book(store: Store, book: SpendBook) -> None:
         assert found == said, f"attempt {row.uid}: the ledger says {said}, the book {found}"
         sums[row.lane] += 1
     assert reserved == {}, f"reserved for nothing: {reserved}"
+    assert book.miscounted() is None, f"the sum of what is reserved differs from a recount: {book.miscounted()}"
     spent = book.spent(0)
     for lane, charges in sums.items():  # other queues may have charged more
         assert spent[lane].charges >= charges, f"the book adds up {spent[lane].charges} charges of {lane}: {charges}"

@@ -11,6 +11,15 @@ CREATE TABLE reservation (
 ) WITHOUT ROWID;
 CREATE INDEX reservation_queue ON reservation (queue, uid, owner);
 
+-- Reservations added up: a call whose end nobody decides stays reserved, so there may be any number of them. Changed in the
+-- transaction of the reservation.
+CREATE TABLE reserved (
+  lane    TEXT PRIMARY KEY,
+  calls   INTEGER NOT NULL CHECK (calls >= 0),
+  unknown INTEGER NOT NULL CHECK (unknown BETWEEN 0 AND calls),   -- reservations whose worst case nobody can tell
+  worst   INTEGER NOT NULL CHECK (worst >= 0)
+) WITHOUT ROWID;
+
 CREATE TABLE charge (
   uid         TEXT PRIMARY KEY,                   -- the attempt's: an attempt is charged once
   queue       TEXT NOT NULL,
@@ -25,9 +34,9 @@ CREATE TABLE charge (
 CREATE TABLE spent (
   quarter_ms INTEGER NOT NULL,                    -- where it begins
   lane       TEXT NOT NULL,
-  charges    INTEGER NOT NULL,
-  unknown    INTEGER NOT NULL,                    -- charges without a cost
-  actual     INTEGER NOT NULL,
-  estimated  INTEGER NOT NULL,
+  charges    INTEGER NOT NULL CHECK (charges > 0),
+  unknown    INTEGER NOT NULL CHECK (unknown BETWEEN 0 AND charges),   -- charges without a cost
+  actual     INTEGER NOT NULL CHECK (actual >= 0),
+  estimated  INTEGER NOT NULL CHECK (estimated >= 0),
   PRIMARY KEY (quarter_ms, lane)
 ) WITHOUT ROWID;
