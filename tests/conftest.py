@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from settings_here import Load
 from millpond.drill.faultlane import FaultLane
 from millpond.settings import Settings, load
 from millpond.store.store import Store
+
+# The tests start the program some 1,500 times. Where it may not keep what it compiled, half of each start is compiling.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(autouse=True)

@@ -102,7 +102,7 @@ class Board:
             for flight in drainer.flights
         ]
         owners = [(drainer.owner, len(drainer.flights)) for drainer in self._drainers]
-        told = {name: value for name, value in vars(made.witness).items() if name not in ("_db", "_policy", "seen")}
+        told = {name: value for name, value in vars(made.witness).items() if name not in ("_look", "_policy", "seen")}
         tables = [seen.jobs, seen.requests, seen.attempts, seen.artifacts, seen.replies, sorted(seen.living)]
         whole = (made.clock(), tables, owners, flights, len(self._verbs), self._sleeps, self._slept)
         return hash((repr(whole), *(_sorted(value) for value in told.values())))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,10 @@ DOCS = Path(__file__).resolve().parents[2] / "docs/simulation.md"
 TABLE = r"(<!-- removed rules: .*? -->\n)(.*?)(<!-- end of the removed rules -->)"
 NAMED_TABLE = r"(<!-- named rules: .*? -->\n)(.*?)(<!-- end of the named rules -->)"
 SEEDS = range(60)
-"""Among these a removal without a history of its own must be found."""
+"""Among these a removal without a history of its own is looked for; the table names the first that finds it."""
 
 
-def caught(removal: Removal, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+def caught(removal: Removal, monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int] = SEEDS) -> tuple[str, str]:
     """Who notices that the rule is gone, and what is said of it; nothing if nobody does."""
     removal.take_out(monkeypatch)
     if removal.history:
@@ -34,7 +35,7 @@ def caught(removal: Removal, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]
             except AssertionError as broken:
                 return f"`{removal.history}`", in_general(str(broken))
         return "", ""
-    for seed in SEEDS:
+    for seed in seeds:
         try:
             simulate(seed)
         except AssertionError as broken:
@@ -51,9 +52,11 @@ def in_general(words: str) -> str:
 
 @pytest.mark.parametrize("rule", REMOVALS)
 def test_a_rule_that_is_taken_out_is_missed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    by, said = caught(REMOVALS[rule], monkeypatch)
+    page = DOCS.read_text(encoding="utf-8")
+    seed = re.search(rf"^\| {re.escape(rule)} \| seed (\d+) \|", page, re.MULTILINE)
+    by, said = caught(REMOVALS[rule], monkeypatch, [int(seed[1])] if seed else SEEDS)
     assert said, "nobody noticed"
-    assert f"| {rule} | {by} | {said} |" in DOCS.read_text(encoding="utf-8"), f"{__file__} draws the table anew"
+    assert f"| {rule} | {by} | {said} |" in page, f"{__file__} draws the table anew"
 
 
 def test_the_table_names_no_other_rule() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 import apsw
 
@@ -52,6 +53,7 @@ def expand(sql: str, tokens: Mapping[str, str], name: str) -> str:
     return _TOKEN.sub(spell, sql)
 
 
+@lru_cache(1 << 10)  # a program that opens many databases reads the same text for each
 def split(text: str) -> tuple[str, ...]:
     """Cut SQL text into its statements, without their closing semicolons and without the comments that lead them.
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, cast
 
@@ -138,13 +139,18 @@ class SqliteTransaction:
 def _row_class(statement: Statement, cursor: Cursor) -> Row | None:
     """The class for a statement's rows, made at the first row ever; None while there is no row to name."""
     try:
-        columns = [column[0] for column in cursor.description]
+        columns = tuple(column[0] for column in cursor.description)
     except apsw.ExecutionCompleteError:
         return None
+    statement.row = _row_of(columns)
+    return statement.row
+
+
+@cache  # To make a class takes longer than to run most statements, and each database opened anew asks for all of them.
+def _row_of(columns: tuple[str, ...]) -> Row:
     # Made at run time from what the statement returns, so no type checker can know its fields.
     kind = namedtuple("Row", columns, rename=True)  # pyright: ignore[reportUntypedNamedTuple]
-    statement.row = kind._make
-    return statement.row
+    return kind._make
 
 
 def _bind_lists(statement: Statement, params: dict[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from millpond.rules.prompt import (
     tag_names,
     unknown_key,
 )
+from millpond.rules.schema import refuse_schema
 
 TEXT_COLUMN = "text"
 """The one column that each line of a text file has, for maps and templates."""
@@ -231,8 +232,6 @@ def _checked_schema(schema: dict[str, Any] | None, where: str) -> dict[str, Any]
     """The schema, if answers can be held against it: it stands beside every row, so it is looked at once, here."""
     if schema is None:
         return None
-    from millpond.rules.schema import refuse_schema  # loads jsonschema, which most reading does without
-
     if refusal := refuse_schema(schema):
         raise UsageError(f"{where}: found no JSON Schema that can be asked: {refusal[:200]}")
     return schema

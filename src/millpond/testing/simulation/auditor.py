@@ -8,6 +8,7 @@ from typing import Any
 
 from millpond.db.database import Database, Transaction
 from millpond.spend.entries import QUARTER_MS
+from millpond.testing.simulation.glance import Glance
 from millpond.testing.simulation.witness import PromiseBroken, Seen
 
 
@@ -25,8 +26,8 @@ class Auditor:
     """Everything that must be so of one queue's entries."""
 
     def __init__(self, db: Database, queue: str) -> None:
-        self._db = db
         self._queue = queue
+        self._look = Glance(db, self._read)
         self.entries = self._look()
 
     def leaves(self, uid: str) -> None:
@@ -64,27 +65,24 @@ class Auditor:
         if extra := self.entries.charged.keys() - ledger.attempts.keys():
             raise PromiseBroken(f"{', '.join(sorted(extra))} is charged, and the ledger does not know it")
 
-    def _look(self) -> Entries:
-        def read(tx: Transaction) -> Entries:
-            charges, spent = tx.all("charges"), tx.all("spent")
-            sums: Counter[Any] = Counter()
-            for row in charges:
-                _add(sums, row)
-            return Entries(
-                reserved={row.uid: row for row in tx.all("reservations") if row.queue == self._queue},
-                charged={row.uid: row for row in charges if row.queue == self._queue},
-                all_charges=sums,
-                spent=Counter(
-                    {
-                        (row.quarter_ms, row.lane, name): n
-                        for row in spent
-                        for name in ("charges", "unknown", "actual", "estimated")
-                        if (n := getattr(row, name))
-                    }
-                ),
-            )
-
-        return self._db.read(read)
+    def _read(self, tx: Transaction) -> Entries:
+        charges, spent = tx.all("charges"), tx.all("spent")
+        sums: Counter[Any] = Counter()
+        for row in charges:
+            _add(sums, row)
+        return Entries(
+            reserved={row.uid: row for row in tx.all("reservations") if row.queue == self._queue},
+            charged={row.uid: row for row in charges if row.queue == self._queue},
+            all_charges=sums,
+            spent=Counter(
+                {
+                    (row.quarter_ms, row.lane, name): n
+                    for row in spent
+                    for name in ("charges", "unknown", "actual", "estimated")
+                    if (n := getattr(row, name))
+                }
+            ),
+        )
 
 
 def _is_undecided(row: Any) -> bool:

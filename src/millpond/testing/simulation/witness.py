@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from millpond.db.database import Database, Transaction
@@ -24,6 +25,7 @@ from millpond.rules.stops import Wanted
 from millpond.rules.times import MAX_MS
 from millpond.store.persons import Whose
 from millpond.testing.simulation.calls import Call, reply_text
+from millpond.testing.simulation.glance import Glance
 
 
 class PromiseBroken(AssertionError):
@@ -73,31 +75,33 @@ class Seen:
         return [row.id for row in hanging if whose is None or row.submission_id in whose]
 
 
-def look(db: Database) -> Seen:
-    """Read everything in one snapshot."""
+def look(tx: Transaction) -> Seen:
+    """Read everything."""
+    jobs, artifacts = tx.all("jobs"), tx.all("artifacts")
+    return Seen(
+        jobs={row.id: row for row in jobs},
+        requests={row.id: row for row in tx.all("requests")},
+        attempts={row.uid: row for row in tx.all("attempts")},
+        artifacts=artifacts,
+        replies={row.attempt_uid: row.body for row in tx.all("replies")},
+        living=frozenset(row.uuid for row in tx.all("owners") if not row.dead),
+        tally={row.name: row.n for row in tx.all("tally")},
+        live={row.idempotency_key: row for row in jobs if row.state in LIVE},
+        in_force={row.idempotency_key: row for row in artifacts if row.retired_ms is None},
+    )
 
-    def read(tx: Transaction) -> Seen:
-        jobs, artifacts = tx.all("jobs"), tx.all("artifacts")
-        return Seen(
-            jobs={row.id: row for row in jobs},
-            requests={row.id: row for row in tx.all("requests")},
-            attempts={row.uid: row for row in tx.all("attempts")},
-            artifacts=artifacts,
-            replies={row.attempt_uid: row.body for row in tx.all("replies")},
-            living=frozenset(row.uuid for row in tx.all("owners") if not row.dead),
-            tally={row.name: row.n for row in tx.all("tally")},
-            live={row.idempotency_key: row for row in jobs if row.state in LIVE},
-            in_force={row.idempotency_key: row for row in artifacts if row.retired_ms is None},
-        )
 
-    return db.read(read)
+@lru_cache(1 << 12)  # each is read at each step
+def _text(body: str) -> str | None:
+    """The text of a stored reply."""
+    return json.loads(body).get("text")
 
 
 class Witness:
     """Everything that must be so, by what was promised."""
 
     def __init__(self, db: Database, policy: Policy) -> None:
-        self._db = db
+        self._look = Glance(db, look)
         self._policy = policy
         self.asks: dict[int, Ask] = {}
         self.calls: dict[str, Call] = {}
@@ -126,7 +130,7 @@ class Witness:
         self._accepted: set[str] = set()
         self.stopped: set[Wanted] = set()
         """What a person has stopped, and nobody has resumed."""
-        self.seen = look(db)
+        self.seen = self._look()
 
     # --- what happens is told here ----------------------------------------------------------------------------------
 
@@ -255,7 +259,7 @@ class Witness:
 
     def died(self, before: Told) -> None:
         """Who was about to write ends since `before` died meanwhile: what is not in the ledger was not delivered."""
-        self.seen = look(self._db)
+        self.seen = self._look()
         for uid in (self._delivered | self.outcomes.keys()) - (before.delivered & before.outcomes):
             if self.seen.attempts[uid].outcome == self.outcomes.get(uid, "ambiguous"):
                 continue
@@ -291,7 +295,7 @@ class Witness:
 
     def check(self, moved_by: Lease | None = None) -> None:
         """Look again. `moved_by`: the lease under which this step was made."""
-        before, self.seen = self.seen, look(self._db)
+        before, self.seen = self.seen, self._look()
         if moved_by is not None:
             self._check_fence(before, moved_by)
         self._check_requests()
@@ -353,7 +357,7 @@ class Witness:
         if artifact is None:
             raise PromiseBroken(f"job {job.id} is done by artifact {job.artifact_id}, which does not exist")
         uid = artifact.attempt_uid
-        text = json.loads(self.seen.replies.get(uid, '{"text":""}'))["text"]
+        text = _text(self.seen.replies.get(uid, '{"text":""}'))
         if text != reply_text(uid, ask.fingerprint):
             raise PromiseBroken(f"request {request_id} asked {ask.fingerprint} and is answered {text!r}")
         if self.numbers[uid] <= ask.newer_than:
@@ -411,7 +415,7 @@ class Witness:
                 raise PromiseBroken(f"attempt {uid} waits for {row.owner}, which was declared dead")
             self._check_bill(row)
         for uid, text in self.texts.items():
-            if self.outcomes[uid] in ("ok", "unusable") and json.loads(seen.replies.get(uid, "{}")).get("text") != text:
+            if self.outcomes[uid] in ("ok", "unusable") and _text(seen.replies.get(uid, "{}")) != text:
                 raise PromiseBroken(f"the reply of {uid} was delivered and is not stored")
 
     def _check_bill(self, row: Any) -> None:

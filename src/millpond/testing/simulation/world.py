@@ -49,7 +49,7 @@ from millpond.testing.simulation.auditor import Auditor
 from millpond.testing.simulation.calls import Kind, Plan
 from millpond.testing.simulation.drainer import Drainer, Flight, Ground
 from millpond.testing.simulation.fuse import Died, Fuse, MortalBook, MortalDatabase
-from millpond.testing.simulation.witness import PromiseBroken, Witness, look
+from millpond.testing.simulation.witness import PromiseBroken, Witness
 
 CHOICES = get_args(Choice)
 
@@ -311,9 +311,9 @@ class World:
                 self.log("reclaimed", other.owner, "dead" if not other.is_alive else "frozen", reclaimed)
                 done += 1
         done += drainer.ask_lanes()
-        living = look(self._eye).living
-        self.dead = [one for one in self.dead if one.owner in living or self.witness.kept.keys() & set(one.kept)]
         self._check()
+        living, kept = self.witness.seen.living, self.witness.kept.keys()
+        self.dead = [one for one in self.dead if one.owner in living or kept & set(one.kept)]
         return done
 
     def _tell_of(self, owners: Iterable[Drainer]) -> None:
