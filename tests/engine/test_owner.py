@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from mill_of_one import Mill
+from millpond.engine.taking_back import sweep
+from opened import Open, command
 
-from millpond.engine.owner import DrainLock, Lock, Owner, forget, is_dead
+from millpond.engine.owner import DrainLock, Lock, Owner, forget, is_dead, lock_file
 from millpond.rules.errors import LockHeld, QueueUnavailable
 
 HOLD = """
@@ -45,6 +48,37 @@ def holder(tmp_path: Path) -> Iterator[Holder]:
     for process in started:
         process.kill()
         process.communicate()
+
+
+def test_lock_files_of_which_nobody_has_a_use_are_swept(mill: Mill, holder: Holder) -> None:
+    """Who reclaimed their owners died before it deleted them, or their owners died before they had a row."""
+    folder = mill.folder.parent
+    reclaimed, unknown, dead = (Owner(folder, "worker", 0) for _ in range(3))
+    for owner in (reclaimed, dead):
+        mill.store.enlist(owner.row)
+    mill.store.reclaim(reclaimed.uuid)
+    for owner in (reclaimed, unknown, dead):
+        with pytest.raises(OSError, match="dies here"):
+            owner.leave(die)
+    _, living = holder("worker")
+    (folder / "owners" / "being-made.lock").touch()
+    sweep(mill.store, folder)
+    left = {path.stem for path in (folder / "owners").iterdir()}
+    assert left == {dead.uuid, living, "being-made"}, "the dead one is still to be reclaimed"
+
+
+def test_who_begins_sweeps(open_queue: Open) -> None:
+    queue = open_queue(command("free"))
+    for begin in (queue.drain, queue.lease):
+        owner = Owner(queue.folder, "worker", 0)
+        with pytest.raises(OSError, match="dies here"):
+            owner.leave(die)
+        begin()
+        assert not lock_file(queue.folder, owner.uuid).exists()
+
+
+def die() -> None:
+    raise OSError("dies here")
 
 
 def test_a_second_drain_is_refused_and_told_who_drains(tmp_path: Path, holder: Holder) -> None:
@@ -118,7 +152,7 @@ def test_an_owner_whose_leaving_could_not_be_written_is_found_dead_while_its_pro
     with pytest.raises(QueueUnavailable):
         owner.leave(full)
     assert is_dead(tmp_path, owner.row)
-    forget(tmp_path, owner.row)
+    forget(tmp_path, owner.uuid)
     assert list((tmp_path / "owners").iterdir()) == []
 
 

@@ -19,7 +19,7 @@ from millpond.engine.drain import Drainer, Until
 from millpond.engine.happening import Happening
 from millpond.engine.owner import DrainLock
 from millpond.engine.spool import Spool
-from millpond.engine.taking_back import reclaim_dead
+from millpond.engine.taking_back import reclaim_dead, sweep
 from millpond.engine.tenure import Tenure
 from millpond.engine.watch import Watch
 from millpond.lanes.lane import Lane
@@ -62,6 +62,7 @@ class Drains:
         drainer: Drainer | None = None
         try:
             tend()
+            sweep(self._store, self._folder)
             keep_book(self._store, self._book)  # opens it, too: where nothing can be reserved, nothing is leased
             owner, spool = hold.enlist(policy, sum(policy.lanes[name].width for name in lanes))
             drainer = Drainer(

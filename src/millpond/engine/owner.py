@@ -11,11 +11,13 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from uuid import uuid4
 
-from millpond.engine.beat import Beat, first_note
+from millpond.engine.beat import Beat, first_note, sight
 from millpond.engine.clock import boot_id, boot_ms
 from millpond.engine.lock import Lock, is_locked
 from millpond.rules.errors import LockHeld
@@ -25,6 +27,9 @@ from millpond.rules.policy import Policy
 PROBE_S = 0.1
 """Whoever asks for the holder holds the lock himself for an instant; a drain that starts just then tries again."""
 
+
+SWEPT_FILES = 1_000
+"""Lock files looked at in one go: three system calls each. There are as many as owners, and those that nobody swept."""
 
 LEASE_MS = Policy().lease_ms
 """For how long an owner's beat may stand still, unless its policy says otherwise."""
@@ -140,9 +145,22 @@ def is_dead(folder: Path, owner: OwnerRow) -> bool:
     return owner.host == socket.gethostname() and not _runs(owner.pid)  # another container counts its own processes
 
 
-def forget(folder: Path, owner: OwnerRow) -> None:
+def forget(folder: Path, owner: str) -> None:
     """Delete the lock file of an owner that was declared dead."""
-    lock_file(folder, owner.uuid).unlink(missing_ok=True)
+    lock_file(folder, owner).unlink(missing_ok=True)
+
+
+def left_locks(folder: Path) -> list[str]:
+    """The owners whose lock files nobody holds any more, a bounded number. One that is only being made is not among
+    them: it says nothing yet.
+    """
+    with suppress(OSError):
+        return [
+            path.stem
+            for path in islice((folder / "owners").glob("*.lock"), SWEPT_FILES)
+            if sight(path) is not None and not is_locked(path)
+        ]
+    return []
 
 
 def lock_file(folder: Path, uuid: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millpond.engine.owner import forget
+from millpond.engine.owner import forget, left_locks
 from millpond.engine.spool import replay
 from millpond.engine.watch import Watch
 from millpond.store.reclaim import Reclaimed
@@ -24,8 +24,18 @@ def reclaim_dead(store: Store, folder: Path, *, max_leases_lost: int, watch: Wat
     total = Reclaimed()
     for owner in (watch or Watch(folder)).gone(store.living_owners()):
         total += take_back(store, folder, owner.uuid, max_leases_lost=max_leases_lost)
-        forget(folder, owner)
+        forget(folder, owner.uuid)
     return total
+
+
+def sweep(store: Store, folder: Path) -> None:
+    """Delete lock files that are of no use: their owners are gone, and reclaimed, or never came into the table.
+
+    Whoever reclaims an owner deletes its file last, and may die before that.
+    """
+    if left := left_locks(folder):  # first, so that whoever is enlisted by now is among the living
+        for uuid in set(left) - {owner.uuid for owner in store.living_owners()}:
+            forget(folder, uuid)
 
 
 def take_back(store: Store, folder: Path, owner: str, *, max_leases_lost: int) -> Reclaimed:

@@ -18,7 +18,7 @@ from millpond.engine.in_hand import InHand
 from millpond.engine.kept import UNSTORABLE, Kept, without_its_reply
 from millpond.engine.listening import Listening
 from millpond.engine.spool import Spool
-from millpond.engine.taking_back import reclaim_dead
+from millpond.engine.taking_back import reclaim_dead, sweep
 from millpond.engine.tenure import Tenure
 from millpond.engine.watch import Watch
 from millpond.lanes.handler import raised, returned
@@ -326,6 +326,7 @@ class Workers:
         with self._owning:
             tenure = self._tenure
             if tenure is None or tenure.pid != os.getpid():  # a forked child is an owner of its own
+                sweep(self._store, self._folder)
                 tenure = self._tenure = Tenure(self._store, self._folder, "worker", lease_ms=self._policy.lease_ms)
             elif tenure.uuid == instead_of or not tenure.stands():
                 old = tenure.uuid
