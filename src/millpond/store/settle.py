@@ -57,7 +57,10 @@ def settle(
     if ending.outcome == "ambiguous":
         _end_unknown(tx, attempt, ending, now_ms)
     elif not _end_known(tx, attempt, ending, how, now_ms) and attempt.outcome != ending.outcome:
-        # It ended otherwise, on evidence, and nothing replaces evidence. What came is kept, and moves nothing.
+        # It ended otherwise, on evidence, and nothing replaces evidence. What came is kept, and decides nothing: a job
+        # that still waits for it goes on by what the ledger says.
+        if job is not None:
+            _follow(tx, job, Then("release", next_lane=UNROUTED), now_ms)
         if ending.evidence.reply is not None:
             tx.all("insert_reply", uid=uid, body=dump_reply(ending.evidence.reply))
         return Settled(accepted=False, moved=False, charge=owed(tx, uid))

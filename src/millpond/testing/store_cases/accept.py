@@ -131,6 +131,17 @@ def nothing_replaces_evidence(scene: Scene) -> None:
     assert scene.attempt(uid).outcome == "retryable"
 
 
+def a_job_whose_call_was_ended_by_another_is_not_left_under_its_lease(scene: Scene) -> None:
+    """Somebody else handed in what the call brought; who made it says otherwise, and goes home."""
+    lease, uid = scene.in_flight("k")
+    scene.settle(uid, "unusable")
+    assert scene.state(lease.job_id) == "leased"
+    settled = scene.settle(uid, "another answer", lease=lease)
+    assert (settled.accepted, settled.moved, scene.attempt(uid).outcome) == (False, False, "unusable")
+    assert scene.state(lease.job_id) == "ready"
+    assert scene.take(lease.job_id).lease_no == lease.lease_no + 1
+
+
 def an_attempt_that_is_not_in_the_ledger_cannot_be_settled(scene: Scene) -> None:
     scene.ask("k")
     with scene.refused(UsageError):
