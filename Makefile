@@ -15,10 +15,10 @@ demo: $(STAMP) ## see a queue drain: no key, no network, under 20 s
 	$(BIN)/millpond demo
 
 test: $(STAMP) ## run the tests
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist worksteal
 
 check: $(STAMP) lint types ## what CI runs: format, lint, types, layers, tests
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist worksteal
 
 lint: $(STAMP) ## formatting, lint rules and the layers of the house
 	$(BIN)/ruff format --check
@@ -33,7 +33,7 @@ fmt: $(STAMP) ## format, and mend what can be mended
 	$(BIN)/ruff format
 
 prove: $(STAMP) ## the long proofs, minutes rather than seconds
-	$(BIN)/pytest -n auto -m prove
+	$(BIN)/pytest -n auto --dist worksteal -m prove
 
 wheel: $(STAMP) ## build the wheel and run its demo in an empty environment
 	rm -rf build/wheel

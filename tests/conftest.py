@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,12 @@ from millpond.store.store import Store
 
 # The tests start the program some 1,500 times. Where it may not keep what it compiled, half of each start is compiling.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# They commit far more often, and what a disk keeps is the matter of tests/power alone, which has a disk of its own. So
+# files live in memory, on systems that have it and have enough of it; `--basetemp` puts them elsewhere.
+MEMORY, ROOM_BYTES = Path("/dev/shm"), 2 << 30
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 @pytest.fixture(autouse=True)

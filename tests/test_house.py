@@ -92,6 +92,12 @@ def test_import_millpond_loads_no_third_party() -> None:
     assert third_parties(fresh_python("-c", "import millpond").stderr) - at_start() == set()
 
 
+def test_what_drains_loads_no_jsonschema_before_a_schema_is_met() -> None:
+    loaded = third_parties(fresh_python("-c", "import millpond.engine.drain, millpond.lanes.chat").stderr)
+    assert "httpx2" in loaded
+    assert "jsonschema" not in loaded
+
+
 def test_help_loads_click_alone() -> None:
     shown = fresh_python("-m", "millpond", "--help")
     assert "Usage" in shown.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import shlex
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from shutil import rmtree
 from typing import Any, cast
@@ -53,8 +54,10 @@ def test_the_demo_answers_everything_and_its_next_commands_work(mill: Mill) -> N
 
 def test_the_demo_uses_the_home_that_it_is_given_and_the_same_seed_asks_the_same(mill: Mill) -> None:
     figures: list[list[str]] = []
-    for name in ("one", "two"):
-        shown = mill.process("--home", name, "demo", "--seed", "11")
+    with ThreadPoolExecutor() as both:  # at the same time, which is nothing to either
+        demos = {name: both.submit(mill.process, "--home", name, "demo", "--seed", "11") for name in ("one", "two")}
+    for name, demo in demos.items():
+        shown = demo.result()
         assert shown.returncode == 0, shown.stderr
         assert (mill.folder / name / "queue.db").exists()
         figures.append(re.findall(r"the ledger has \d+|spent \S+|saved by dedup \d+", shown.stderr + shown.stdout))

@@ -13,7 +13,7 @@ from opened import Open
 
 from millpond import AsyncQueue, Queue
 from millpond.drill.faultlane import FaultLane
-from millpond.engine import recall, reconciling
+from millpond.engine import drain, recall, reconciling
 from millpond.engine.clock import wall_ms
 from millpond.lanes.lane import Call, Question
 from millpond.rules.evidence import Evidence, Recalled, Unknown
@@ -28,6 +28,12 @@ CALL = PriceRule("stated", call_usd=Decimal("0.01"))
 SOON = Deadlines(total_ms=400)
 """After these and the settling time, an absence proves something."""
 HOLD = {"realtime": 600_000, "batch": 600_000}
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drain looks ten times as often whether a lane is to be asked; when it is, the lane and the policy say."""
+    monkeypatch.setattr(drain, "TEND_MS", 100)
 
 
 def paid(server: FaultLane, **more: Any) -> LanePolicy:

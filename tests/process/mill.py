@@ -12,6 +12,8 @@ from typing import Any
 
 import yaml
 
+from millpond import Queue
+
 ROOT = Path(__file__).resolve().parents[2]
 GSM8K = ROOT.parent / "shared" / "data" / "gsm8k-test.jsonl"
 QUESTIONS = 1_319
@@ -34,6 +36,11 @@ class Home:
         self.folder = folder
         self.home = folder / ".millpond"
         (folder / "millpond.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+
+    def ask(self, *questions: str) -> None:
+        """Put questions in as the submission asked.txt, as `millpond enqueue asked.txt` does with its lines."""
+        with Queue.open(self.home) as queue:
+            queue.enqueue_many(questions, submission="asked.txt")
 
     def start(self, *words: str, env: Mapping[str, str] | None = None, **how: Any) -> subprocess.Popen[str]:
         """Start `millpond WORDS…` in the folder."""

@@ -1,7 +1,7 @@
-"""A program that stands still at a step that the test names, and is killed there from outside.
+"""A program that stands still at a step that the test names, until it is killed there from outside or let go on.
 
 It stands before or after something that it does: the performing of an effect, or any function by its name, in a loop or
-in a thread. It says so on stderr; what else it does meanwhile goes on.
+in a thread. It says so on stderr; what else it does meanwhile goes on. A line on its stdin lets it go on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millpond import Queue
 from millpond.testing.promises import check_book, check_promises
 
 STANDS = """
-import asyncio, importlib, inspect, signal, sys
+import asyncio, importlib, inspect, sys
 room, name, key, side, times, given_one = sys.argv[1:7]
 sys.argv = ["millpond", *sys.argv[7:]]
 place = importlib.import_module(room)
@@ -45,22 +45,22 @@ async def stand_in_the_loop(*given, **named):
     is_this = is_here(given)
     if side == "before" and is_this:
         here()
-        await asyncio.Event().wait()
+        await asyncio.to_thread(sys.stdin.readline)
     answer = await do(*given, **named)
     if side == "after" and is_this:
         here()
-        await asyncio.Event().wait()
+        await asyncio.to_thread(sys.stdin.readline)
     return answer
 
 def stand(*given, **named):
     is_this = is_here(given)
     if side == "before" and is_this:
         here()
-        signal.pause()
+        sys.stdin.readline()
     answer = do(*given, **named)
     if side == "after" and is_this:
         here()
-        signal.pause()
+        sys.stdin.readline()
     return answer
 
 stands = stand_in_the_loop if inspect.iscoroutinefunction(do) else stand
@@ -95,12 +95,17 @@ def of_a_journey(effect: str, side: str) -> Step:
     return Step("millpond.engine.perform", "_PERFORM", side, effect)
 
 
+def standing(step: Step, *words: str) -> list[str]:
+    """How to run `millpond WORDS…` so that it stands at that step. Its stdin is to be a pipe."""
+    where = (step.room, step.name, step.key, step.side, str(step.times), step.given)
+    return [sys.executable, "-c", STANDS, *where, *words]
+
+
 def killed(home: Home, step: Step, *words: str, once: Callable[[], bool] = lambda: True) -> str:
     """Run `millpond WORDS…` until it stands at that step, and kill it there `once` that holds. What it had printed."""
-    where = (step.room, step.name, step.key, step.side, str(step.times), step.given)
     with subprocess.Popen(
-        [sys.executable, "-c", STANDS, *where, *words],
-        cwd=home.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        standing(step, *words),
+        cwd=home.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stderr is not None
         said: list[str] = []

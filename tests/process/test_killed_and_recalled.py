@@ -12,7 +12,7 @@ from standing import Step, killed, mended, of_a_journey
 
 from millpond.drill.faultlane import FaultLane
 
-MAY_HAVE_LEFT = [of_a_journey("Record", "after"), of_a_journey("Call", "after")]
+RECORDED, CALLED = of_a_journey("Record", "after"), of_a_journey("Call", "after")
 
 
 def recalling(fault: FaultLane, **more: Any) -> dict[str, Any]:
@@ -25,15 +25,22 @@ def recalling(fault: FaultLane, **more: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("step", MAY_HAVE_LEFT, ids=str)
-@pytest.mark.parametrize("fault", ["ok", "reset"])
+@pytest.mark.parametrize(
+    ("fault", "step"),
+    [
+        ("ok", RECORDED),
+        ("ok", CALLED),
+        ("reset", CALLED),
+        pytest.param("reset", RECORDED, marks=pytest.mark.prove),
+    ],
+    ids=str,
+)
 def test_a_drainer_that_is_killed_around_its_call_pays_once_for_each_key(
-    tmp_path: Path, step: Step, fault: str
+    tmp_path: Path, fault: str, step: Step
 ) -> None:
     with FaultLane(script=[fault, fault], settling_s=0.3) as lane:
         home = Home(tmp_path, **recalling(lane, settling_s=1))
-        (tmp_path / "asked.txt").write_text("Is a duck a bird?\nIs a newt a fish?\n")
-        home.run("enqueue", "asked.txt")
+        home.ask("Is a duck a bird?", "Is a newt a fish?")
         killed(home, step, "drain", "--until-empty")
         with mended(home) as queue:
             assert queue.counts()["done"] == 2
@@ -52,11 +59,11 @@ def test_a_drainer_that_is_killed_around_its_call_pays_once_for_each_key(
 def test_a_drainer_that_is_killed_while_it_listens_has_its_reply_recalled(
     tmp_path: Path, effect: str, side: str
 ) -> None:
-    with FaultLane(script=["slow"], slow_s=1.5) as lane:
+    with FaultLane(script=["slow"], slow_s=1) as lane:
         home = Home(tmp_path, **recalling(lane, soft_timeout_s=0.1, deadlines={"first_byte_s": 3, "total_s": 5}))
-        (tmp_path / "asked.txt").write_text("Is a duck a bird?\n")
-        home.run("enqueue", "asked.txt")
-        killed(home, of_a_journey(effect, side), "drain", "--until-empty")
+        home.ask("Is a duck a bird?")
+        step = of_a_journey(effect, side)
+        killed(home, step, "drain", "--until-empty", once=lambda: lane.wait_for(1, timeout_s=60))
         with mended(home) as queue:
             assert (lane.accepted(), queue.counts()["done"]) == (1, 1)
             assert queue.report().paid_twice.calls == 0
@@ -66,8 +73,7 @@ def test_a_drainer_that_is_killed_while_it_listens_has_its_reply_recalled(
 def test_a_drainer_that_is_killed_while_it_asks_asks_again(tmp_path: Path, side: str) -> None:
     with FaultLane(script=["reset"]) as lane:
         home = Home(tmp_path, **recalling(lane), reconcile={"hold_s": 0})
-        (tmp_path / "asked.txt").write_text("Is a duck a bird?\n")
-        home.run("enqueue", "asked.txt")
+        home.ask("Is a duck a bird?")
         killed(home, of_a_journey("Recall", side), "drain", "--until-empty")
         with mended(home) as queue:
             assert (lane.accepted(), [row.resolution for row in queue.ledger()]) == (1, ["recalled"])
@@ -76,8 +82,7 @@ def test_a_drainer_that_is_killed_while_it_asks_asks_again(tmp_path: Path, side:
 def test_reconcile_brings_the_reply_of_a_drainer_that_was_killed(tmp_path: Path) -> None:
     with FaultLane(script=["reset"]) as lane:
         home = Home(tmp_path, **recalling(lane))
-        (tmp_path / "asked.txt").write_text("Is a duck a bird?\n")
-        home.run("enqueue", "asked.txt")
+        home.ask("Is a duck a bird?")
         killed(home, of_a_journey("Call", "after"), "drain")
         assert "millpond reconcile" not in home.run("status")[0], "its owner is not known to be dead yet"
         said = json.loads(home.run("--json", "reconcile")[0])

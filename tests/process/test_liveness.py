@@ -74,16 +74,11 @@ def taken_over(queue: Queue) -> Lease:
     return lease
 
 
-def ask(home: Home, *lines: str) -> None:
-    (home.folder / "asked.txt").write_text("".join(f"{line}\n" for line in lines))
-    home.run("enqueue", "asked.txt")
-
-
 @pytest.mark.parametrize("first", ["B settles first", "A settles first"])
 def test_o24_a_frozen_drainer_is_given_up_and_sends_nothing_twice_when_it_wakes(tmp_path: Path, first: str) -> None:
     with FaultLane(per_prompt={"one": ["slow"]}, slow_s=2) as fault:
         home = Home(tmp_path, **lane(fault))
-        ask(home, "one")
+        home.ask("one")
         with daemon(home) as frozen, Queue.open(home.home) as queue:
             assert fault.wait_for(1, 30)
             frozen.send_signal(signal.SIGSTOP)
@@ -102,7 +97,7 @@ def test_o24_a_frozen_drainer_is_given_up_and_sends_nothing_twice_when_it_wakes(
                 with pytest.raises(LeaseLost) as lost:
                     queue.settle(lease, uid, "B-text")
                 assert not lost.value.accepted
-            ask(home, "two")
+            home.ask("two")
             assert queue.wait("asked.txt", timeout=60)
             [text] = [result.text for result in queue.results() if result.job_id == 1]
             assert (text == "B-text") == (first == "B settles first")
@@ -130,7 +125,7 @@ def worker(home: Home, how: str = "", end: str = "") -> Iterator[subprocess.Pope
 def test_o24_a_drain_takes_back_what_a_frozen_worker_holds(tmp_path: Path) -> None:
     with FaultLane() as fault:
         home = Home(tmp_path, **lane(fault))
-        ask(home, "one")
+        home.ask("one")
         with worker(home) as frozen:
             frozen.send_signal(signal.SIGSTOP)
             with daemon(home), Queue.open(home.home) as queue:
@@ -141,7 +136,7 @@ def test_o24_a_drain_takes_back_what_a_frozen_worker_holds(tmp_path: Path) -> No
 def test_o24_a_drainer_that_slept_unnoticed_keeps_its_call(tmp_path: Path) -> None:
     with FaultLane(per_prompt={"one": ["slow"]}, slow_s=2) as fault:
         home = Home(tmp_path, **lane(fault))
-        ask(home, "one")
+        home.ask("one")
         with daemon(home) as sleeper, Queue.open(home.home) as queue:
             assert fault.wait_for(1, 30)
             old = drainer(queue)
@@ -159,7 +154,7 @@ def test_o25_an_idle_daemon_writes_its_beats_and_nothing_else(tmp_path: Path) ->
     """Counted by the kernel: every write of the process, to whatever file."""
     with FaultLane() as fault:
         home = Home(tmp_path, **lane(fault))
-        ask(home, "one")
+        home.ask("one")
         with daemon(home) as process, Queue.open(home.home) as queue:
             assert queue.wait(timeout=60)
             path = lock_file(queue.folder, drainer(queue))
@@ -180,7 +175,7 @@ def test_o25_an_idle_daemon_writes_its_beats_and_nothing_else(tmp_path: Path) ->
             written, beaten = writes() - writes_before, beats() - beats_before
             assert written <= beaten + 1
             assert queue.store.db.data_version() == version, "nothing was committed"
-            ask(home, "two")
+            home.ask("two")
             assert queue.wait(timeout=60), "and it hears of work"
 
 
@@ -191,7 +186,7 @@ def test_o13_a_job_that_kills_its_worker_fails_after_so_many_whoever_starts_agai
     """What is killed counts, over restarts; who leaves by itself, is stopped or finds a lane closed does not."""
     with FaultLane(script=["429"], latency_s=0) as fault:
         home = Home(tmp_path, **lane(fault), max_leases_lost=3)
-        ask(home, "one")
+        home.ask("one")
 
         def lost() -> tuple[int, str]:
             with Queue.open(home.home, policy=Policy(max_leases_lost=3)) as queue:
@@ -225,7 +220,7 @@ def test_o13_a_job_that_kills_its_worker_fails_after_so_many_whoever_starts_agai
 def test_o13_a_drainer_that_is_terminated_counts_no_lost_lease(tmp_path: Path) -> None:
     with FaultLane(per_prompt={"one": ["hang"]}) as fault:
         home = Home(tmp_path, **lane(fault), max_leases_lost=1, grace_s=0)
-        ask(home, "one")
+        home.ask("one")
         for stops in range(1, 4):
             process = home.start("drain")
             assert fault.wait_for(stops, 30)
@@ -239,7 +234,7 @@ def test_o13_calls_of_drainers_that_are_killed_have_a_cap_for_life(tmp_path: Pat
     """Ten restarts, and a person who asks again: no more is sent than the attempts that were granted."""
     with FaultLane(per_prompt={"one": ["hang"] * 99}) as fault:
         home = Home(tmp_path, **lane(fault), max_attempts_per_job=3)
-        ask(home, "one")
+        home.ask("one")
         for sent in (1, 2, 3):
             process = home.start("drain")
             assert fault.wait_for(sent, 30)

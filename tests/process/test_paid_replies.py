@@ -10,7 +10,7 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -37,8 +37,7 @@ class Pond:
         self.home = Home(folder, lanes={"paid": {**paid, "max_in_flight": N, "after_hold": "same"}})
         self.database = self.home.home / "queue.db"
         self.spool = self.home.home / "queue.db.d" / "spool"
-        (folder / "asked.txt").write_text("".join(f"question {n}\n" for n in range(N)))
-        self.home.run("enqueue", "asked.txt")
+        self.home.ask(*(f"question {n}" for n in range(N)))
 
     def refuses(self, what: str, drain: Drain) -> AbstractContextManager[None]:
         """What keeps the queue from being written, from now until the block ends."""
@@ -60,6 +59,15 @@ class Pond:
         drain.hears("replied", N)
         assert self.fault.accepted() == N
         return drain
+
+    @contextmanager
+    def refused(self, what: str, *words: str, **how: object) -> Iterator[Drain]:
+        """A drain that has kept its replies, since the queue does not take them until the block ends."""
+        drain = self.held_up(*words, **how)
+        with self.refuses(what, drain):
+            drain.say("go")
+            drain.hears("kept job")
+            yield drain
 
     def check(self) -> None:
         """Every reply is in force, and was bought once."""
@@ -97,32 +105,28 @@ def pond(tmp_path: Path, disk: ExitStack, fault: FaultLane, what: str) -> Pond:
 
 REFUSALS = ["full", "limit", "locked", "gone"]
 NAMES = {"full": "a full disk", "limit": "an I/O error", "locked": "o15 a lock", "gone": "a file that is gone"}
+HOWEVER_REFUSED = pytest.mark.parametrize("what", REFUSALS, ids=[NAMES[what] for what in REFUSALS])
 
 
-@pytest.mark.parametrize("what", REFUSALS, ids=[NAMES[what] for what in REFUSALS])
+@HOWEVER_REFUSED
 def test_replies_that_the_queue_cannot_take_are_in_force_once_it_can(
     tmp_path: Path, disk: ExitStack, fault: FaultLane, what: str
 ) -> None:
     here = pond(tmp_path, disk, fault, what)
-    drain = here.held_up()
-    with here.refuses(what, drain):
-        drain.say("go")
-        drain.hears("kept job")
+    with here.refused(what) as drain:
+        pass
     said = drain.ends(0)
     assert "nothing is leased until" in said
     assert said.count("kept job") == said.count("written job") == 1, "one line, however many replies"
     here.check()
 
 
-@pytest.mark.parametrize("what", REFUSALS, ids=[NAMES[what] for what in REFUSALS])
+@HOWEVER_REFUSED
 def test_replies_that_were_kept_outlive_their_process(
     tmp_path: Path, disk: ExitStack, fault: FaultLane, what: str
 ) -> None:
     here = pond(tmp_path, disk, fault, what)
-    drain = here.held_up()
-    with here.refuses(what, drain):
-        drain.say("go")
-        drain.hears("kept job")
+    with here.refused(what) as drain:
         wait_for_entries(here, N)
         drain.kill()
         if what == "full":  # nothing is called, nor given to anybody, while they cannot be written
@@ -138,10 +142,7 @@ def test_a_drain_that_must_end_says_that_replies_wait(
     tmp_path: Path, disk: ExitStack, fault: FaultLane, what: str
 ) -> None:
     here = pond(tmp_path, disk, fault, what)
-    drain = here.held_up("--grace", "1")
-    with here.refuses(what, drain):
-        drain.say("go")
-        drain.hears("kept job")
+    with here.refused(what, "--grace", "1") as drain:
         drain.process.send_signal(signal.SIGTERM)
         said = drain.ends(74 if what == "full" else 75)
         assert f"{N} replies not written yet; kept in" in said
@@ -174,10 +175,7 @@ def test_a_drain_that_is_killed_beside_its_spool_loses_no_reply_that_reached_it(
     tmp_path: Path, disk: ExitStack, fault: FaultLane, step: str
 ) -> None:
     here = pond(tmp_path, disk, fault, "locked")
-    drain = here.held_up(stands=step)
-    with here.refuses("locked", drain):
-        drain.say("go")
-        drain.hears("kept job")
+    with here.refused("locked", stands=step) as drain:
         if "keep" in step:
             drain.hears("here", N)
             drain.kill()
@@ -210,10 +208,7 @@ def test_whoever_writes_what_another_left_may_be_killed_too(
     tmp_path: Path, disk: ExitStack, fault: FaultLane, step: Step
 ) -> None:
     here = pond(tmp_path, disk, fault, "locked")
-    drain = here.held_up()
-    with here.refuses("locked", drain):
-        drain.say("go")
-        drain.hears("kept job")
+    with here.refused("locked") as drain:
         wait_for_entries(here, N)
         drain.kill()
     killed(here.home, step, "drain")
@@ -234,6 +229,7 @@ def test_nothing_is_called_where_no_reply_could_be_kept(tmp_path: Path, disk: Ex
 
 def test_a_read_only_folder_is_said_and_nothing_is_called(tmp_path: Path, disk: ExitStack, fault: FaultLane) -> None:
     here = pond(tmp_path, disk, fault, "full")
+    (here.folder / "asked.txt").write_text("one more\n")
     remount(here.folder, "ro")
     _, err = here.home.run("drain", code=74)
     assert "queue.db cannot be opened; nothing was written" in err

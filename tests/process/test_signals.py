@@ -21,43 +21,11 @@ from typing import Any
 
 import pytest
 from mill import ROOT, Home
+from standing import Step, of_a_journey, standing
 
 from millpond import Queue
 from millpond.drill.faultlane import FaultLane
 from millpond.testing.promises import check_promises
-
-STANDS = """
-import asyncio, importlib, sys
-room, name, key = sys.argv[1:4]
-sys.argv = ["millpond", *sys.argv[4:]]
-place = importlib.import_module(room)
-for part in name.split(".")[:-1]:
-    place = getattr(place, part)
-name = name.split(".")[-1]
-table = getattr(place, name) if key else None
-key = key and getattr(importlib.import_module("millpond.rules.effects"), key)
-do = table[key] if key else getattr(place, name)
-
-def here():
-    print("here", file=sys.stderr, flush=True)
-
-async def stand_in_the_loop(*given):
-    here()
-    await asyncio.to_thread(sys.stdin.readline)
-    return await do(*given)
-
-def stand(*given, **named):
-    here()
-    sys.stdin.readline()
-    return do(*given, **named)
-
-if key:
-    table[key] = stand_in_the_loop
-else:
-    setattr(place, name, stand)
-from millpond.faces.cli import main
-main()
-"""
 
 DOCS = ROOT / "docs/cli.md"
 TABLE = r"(<!-- signals: .*? -->\n)(.*?)(<!-- end of the signals -->)"
@@ -126,8 +94,8 @@ class Moment:
     once: Left
     twice: Left
     killed: Left
-    step: tuple[str, str, str] | None = None
-    """Where it stands still: the module, the name there, and the effect where that names a table of them."""
+    step: Step | None = None
+    """Where it stands still."""
     options: tuple[str, ...] = ("--grace", "60")
     is_in_the_loop: bool = True
 
@@ -157,7 +125,7 @@ SETTLE = Moment(
     once=Left(["ok"], "it is written"),
     twice=Left(["ok"], "it is written"),
     killed=Left([None], "the next drain finds its call open, and makes it ambiguous"),
-    step=("millpond.engine.perform", "_PERFORM", "Settle"),
+    step=of_a_journey("Settle", "before"),
 )
 RECONCILE = Moment(
     "reconcile",
@@ -166,7 +134,7 @@ RECONCILE = Moment(
     once=Left(["ambiguous"], "that is done, and nothing is leased"),
     twice=Left([None], "ends where it stands; the next drain takes it back"),
     killed=Left([None], "the next drain takes it back"),
-    step=("millpond.store.store", "Store.reclaim", ""),
+    step=Step("millpond.store.store", "Store.reclaim", "before"),
     is_in_the_loop=False,
 )
 WRITTEN, ALL_DONE = Left(["ok"], "its call was let end"), Left(["ok", "ok"], "it went on")
@@ -192,9 +160,9 @@ def drain_at(moment: Moment, folder: Path) -> Iterator[tuple[Home, Drain]]:
                 dead.kill()
                 dead.communicate()
         words = ("drain", *moment.options)
-        program = ["-c", STANDS, *moment.step] if moment.step else ["-m", "millpond"]
+        program = standing(moment.step, *words) if moment.step else [sys.executable, "-m", "millpond", *words]
         process = subprocess.Popen(
-            [sys.executable, *program, *words], cwd=folder, preexec_fn=listening_to_hangups, text=True,
+            program, cwd=folder, preexec_fn=listening_to_hangups, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         try:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from millpond.rules import keywords
+from millpond.rules.keywords import MAX_STEPS
 from millpond.rules.schema import MAX_SCHEMA_CHARS, WORDS_CHARS, is_strict, judge_answer, refuse_schema
 
 DRAFT_3 = {"$schema": "http://json-schema.org/draft-03/schema#"}
@@ -168,7 +170,13 @@ RUNAWAY = "a" * 60 + "!"
         ),
     ],
 )
-def test_no_answer_is_judged_for_long(data: Any, schema: dict[str, Any], words: str) -> None:
+@pytest.mark.parametrize("part", [10, pytest.param(1, marks=pytest.mark.prove)])
+def test_no_answer_is_judged_for_long(
+    data: Any, schema: dict[str, Any], words: str, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All the steps that an answer may take are seconds; what takes too many is told by a tenth of them as well."""
+    if "take too long" in words:
+        monkeypatch.setattr(keywords, "MAX_STEPS", MAX_STEPS // part)
     assert refuse_schema(schema) == ""
     began = time.process_time()
     wrong = judge_answer(data, schema)

@@ -49,7 +49,7 @@ class TooCostly(Exception):
 class _Judging:
     """What one judging has left, and has found out."""
 
-    left: int = MAX_STEPS
+    left: int
     listed: dict[int, frozenset[Any]] = field(default_factory=dict[int, frozenset[Any]])
     """What the values of an enum are, by the `id` of their list, which lives as long as the schema."""
 
@@ -65,7 +65,7 @@ _judging: ContextVar[_Judging] = ContextVar("the judging at work")
 
 def first_error(validator: Any, data: Any) -> Any:
     """The first error of a validator of a `bounded` class; None if there is none. Raises TooCostly."""
-    _judging.set(_Judging())
+    _judging.set(_Judging(MAX_STEPS))
     return next(iter(validator.iter_errors(data)), None)
 
 
