@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from mill_of_one import Mill
-from millpond.engine.taking_back import sweep
 from opened import Open, command
 
 from millpond.engine.owner import DrainLock, Lock, Owner, forget, is_dead, lock_file
+from millpond.engine.taking_back import sweep
 from millpond.rules.errors import LockHeld, QueueUnavailable
 
 HOLD = """
