@@ -61,6 +61,14 @@ def _ledger_rows(path: str) -> int:
         database.close()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_spend_book_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Not even by what many tests share, which is made before any of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def spend_books_are_the_tests_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test writes into the spend book of whoever runs it, in this process or in one that it starts."""
