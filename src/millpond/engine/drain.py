@@ -496,8 +496,7 @@ class Drainer:
     async def _keep_asking(self) -> None:
         """Ask lanes what became of calls whose end is unknown, as the time of each comes."""
         while True:
-            rounds = await patiently(self._recaller.round())
-            if rounds.asked:
+            if await patiently(self._recaller.round()):
                 self._changed.set()  # what was held may go on, or this drain may end
             else:
                 await asyncio.sleep(TEND_MS / 1000)

@@ -22,7 +22,6 @@ from millpond.engine.clock import boot_id, boot_ms
 from millpond.engine.lock import Lock, is_locked
 from millpond.rules.errors import LockHeld
 from millpond.rules.job import OwnerRow
-from millpond.rules.policy import Policy
 
 PROBE_S = 0.1
 """Whoever asks for the holder holds the lock himself for an instant; a drain that starts just then tries again."""
@@ -30,9 +29,6 @@ PROBE_S = 0.1
 
 SWEPT_FILES = 1_000
 """Lock files looked at in one go: three system calls each. There are as many as owners, and those that nobody swept."""
-
-LEASE_MS = Policy().lease_ms
-"""For how long an owner's beat may stand still, unless its policy says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +89,7 @@ class Owner:
     """This process as a holder of leases: its uuid names its row, and the lock file in which it beats."""
 
     def __init__(
-        self, folder: Path, role: str, now_ms: int, *, lease_ms: int = LEASE_MS, boot_ms: Callable[[], int] = boot_ms
+        self, folder: Path, role: str, now_ms: int, *, lease_ms: int, boot_ms: Callable[[], int] = boot_ms
     ) -> None:
         """Raises QueueUnavailable where the lock file cannot be made. `boot_ms` is the clock that judges its beat."""
         self.row = OwnerRow(uuid4().hex, role, socket.gethostname(), os.getpid(), boot_id(), now_ms)
