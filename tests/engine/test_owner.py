@@ -13,14 +13,16 @@ import pytest
 from mill_of_one import Mill
 from opened import Open, command
 
-from millpond.engine.owner import DrainLock, Lock, Owner, forget, is_dead, lock_file
+from millpond.engine.drain_lock import DrainLock
+from millpond.engine.owner import Lock, Owner, forget, is_dead, lock_file
 from millpond.engine.taking_back import sweep
 from millpond.rules.errors import LockHeld, QueueUnavailable
 
 HOLD = """
 import sys
 from pathlib import Path
-from millpond.engine.owner import DrainLock, Owner
+from millpond.engine.drain_lock import DrainLock
+from millpond.engine.owner import Owner
 DrainLock(Path(sys.argv[1])).take(0) if sys.argv[2] == "drain" else None
 owner = Owner(Path(sys.argv[1]), "worker", 0, lease_ms=15_000)
 print(owner.uuid, flush=True)
@@ -108,7 +110,7 @@ def test_asking_who_drains_refuses_no_drain_that_starts_meanwhile(
     lock.release()
     probe = os.open(tmp_path / "drain.lock", os.O_RDWR)
     fcntl.flock(probe, fcntl.LOCK_SH)  # what `holder` does, caught in the act
-    monkeypatch.setattr("millpond.engine.owner.time.sleep", lambda _: os.close(probe))
+    monkeypatch.setattr("millpond.engine.drain_lock.time.sleep", lambda _: os.close(probe))
     DrainLock(tmp_path).take(0)
 
 

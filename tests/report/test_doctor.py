@@ -17,7 +17,8 @@ import pytest
 import yaml
 
 from millpond.db import mounts
-from millpond.engine.owner import DrainLock, Owner
+from millpond.engine.drain_lock import DrainLock
+from millpond.engine.owner import Owner
 from millpond.report import doctor
 from millpond.report.doctor import LARGE_LOG_BYTES, Check, examine, not_writable
 from millpond.rules.errors import SettingsError
