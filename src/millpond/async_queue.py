@@ -79,17 +79,12 @@ def _release(queue: Queue, leases: Iterable[Lease]) -> None:
             queue.release(lease)
 
 
-class _Threads:
+class _Threads(fork.Bystander):
     """The threads of a queue. A forked child has none of its parent's, and is given its own."""
-
-    fork_order = 0
 
     def __init__(self) -> None:
         self.pool = ThreadPoolExecutor(THREADS, thread_name_prefix="millpond-async")
         fork.join(self)
-
-    def before_fork(self, deadline: float) -> None:
-        """They hold nothing that a child must not inherit."""
 
     def after_fork(self, *, child: bool) -> None:
         """The parent keeps its threads."""

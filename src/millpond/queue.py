@@ -16,9 +16,9 @@ from millpond import bulk
 from millpond.door import Askable, Door, Registry
 from millpond.engine.clock import boot, wall_ms
 from millpond.engine.drain import Drainer, Until
+from millpond.engine.drain_lock import DrainLock, Holder
 from millpond.engine.draining import Drains, not_drained, run
 from millpond.engine.happening import Happening
-from millpond.engine.owner import DrainLock, Holder
 from millpond.engine.reconciling import ask_now, reconcile
 from millpond.engine.workers import Workers
 from millpond.intake import Defaults

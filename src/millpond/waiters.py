@@ -85,14 +85,12 @@ class _Awaited:
     after: int | None = None
 
 
-class Waiters:
+class Waiters(fork.Bystander):
     """Futures for what happens in a queue. They may be awaited by threads and by loops, and cancelled by them.
 
     The thread that looks is started for the first who waits, and ends with the last. A future whose queue is closed, or
     cannot be read, raises what the next read would raise.
     """
-
-    fork_order = 0
 
     def __init__(self, store: Store, doorbell: Doorbell) -> None:
         self._store = store
@@ -168,9 +166,6 @@ class Waiters:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-
-    def before_fork(self, deadline: float) -> None:
-        """Nothing is held that a child must not inherit."""
 
     def after_fork(self, *, child: bool) -> None:
         """In a child nobody waits: its threads are gone."""

@@ -149,7 +149,7 @@ def test_a_process_that_becomes_another_program_owns_nothing_more(tmp_path: Path
         assert process.stdin is not None
         assert process.stdout is not None
         uuid = process.stdout.readline().strip()
-        mine = Owner(tmp_path, "worker", 0)
+        mine = Owner(tmp_path, "worker", 0, lease_ms=15_000)
         theirs = type(mine.row)(uuid, "worker", mine.row.host, process.pid, mine.row.boot_id, 0)
         assert not is_dead(tmp_path, theirs)
         process.stdin.write("go on\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import tracemalloc
 from dataclasses import dataclass, field
 
 from millpond.engine.in_hand import InHand
@@ -98,6 +99,23 @@ def test_a_forked_child_listens_to_its_own_calls_only() -> None:
     _, status = os.waitpid(child, 0)
     in_hand.stop()
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_the_end_of_a_call_costs_the_same_however_many_are_in_hand() -> None:
+    """In bytes that it takes for a moment, which no other program shares."""
+    in_hand = Store().in_hand()
+    in_hand.took(lease(0))
+    in_hand.begin("call 0", "worker", lease(0))
+    for n in range(1, 5_000):
+        in_hand.took(lease(n))
+    tracemalloc.start()
+    try:
+        in_hand.over("call 0")
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        in_hand.stop()
+    assert most_bytes < 20_000
 
 
 def test_a_lease_that_nobody_renews_is_taken_back_and_a_renewed_one_is_not() -> None:

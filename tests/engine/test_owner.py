@@ -13,16 +13,18 @@ import pytest
 from mill_of_one import Mill
 from opened import Open, command
 
-from millpond.engine.owner import DrainLock, Lock, Owner, forget, is_dead, lock_file
+from millpond.engine.drain_lock import DrainLock
+from millpond.engine.owner import Lock, Owner, forget, is_dead, lock_file
 from millpond.engine.taking_back import sweep
 from millpond.rules.errors import LockHeld, QueueUnavailable
 
 HOLD = """
 import sys
 from pathlib import Path
-from millpond.engine.owner import DrainLock, Owner
+from millpond.engine.drain_lock import DrainLock
+from millpond.engine.owner import Owner
 DrainLock(Path(sys.argv[1])).take(0) if sys.argv[2] == "drain" else None
-owner = Owner(Path(sys.argv[1]), "worker", 0)
+owner = Owner(Path(sys.argv[1]), "worker", 0, lease_ms=15_000)
 print(owner.uuid, flush=True)
 sys.stdin.read()
 """
@@ -53,7 +55,7 @@ def holder(tmp_path: Path) -> Iterator[Holder]:
 def test_lock_files_of_which_nobody_has_a_use_are_swept(mill: Mill, holder: Holder) -> None:
     """Who reclaimed their owners died before it deleted them, or their owners died before they had a row."""
     folder = mill.folder.parent
-    reclaimed, unknown, dead = (Owner(folder, "worker", 0) for _ in range(3))
+    reclaimed, unknown, dead = (Owner(folder, "worker", 0, lease_ms=15_000) for _ in range(3))
     for owner in (reclaimed, dead):
         mill.store.enlist(owner.row)
     mill.store.reclaim(reclaimed.uuid)
@@ -70,7 +72,7 @@ def test_lock_files_of_which_nobody_has_a_use_are_swept(mill: Mill, holder: Hold
 def test_who_begins_sweeps(open_queue: Open) -> None:
     queue = open_queue(command("free"))
     for begin in (queue.drain, queue.lease):
-        owner = Owner(queue.folder, "worker", 0)
+        owner = Owner(queue.folder, "worker", 0, lease_ms=15_000)
         with pytest.raises(OSError, match="dies here"):
             owner.leave(die)
         begin()
@@ -108,7 +110,7 @@ def test_asking_who_drains_refuses_no_drain_that_starts_meanwhile(
     lock.release()
     probe = os.open(tmp_path / "drain.lock", os.O_RDWR)
     fcntl.flock(probe, fcntl.LOCK_SH)  # what `holder` does, caught in the act
-    monkeypatch.setattr("millpond.engine.owner.time.sleep", lambda _: os.close(probe))
+    monkeypatch.setattr("millpond.engine.drain_lock.time.sleep", lambda _: os.close(probe))
     DrainLock(tmp_path).take(0)
 
 
@@ -122,7 +124,7 @@ def test_o05_a_lock_file_deleted_and_made_anew_lets_nobody_in_beside_its_holder(
 
 def test_an_owner_is_dead_when_its_process_is_and_not_before(tmp_path: Path, holder: Holder) -> None:
     process, uuid = holder("own")
-    row = Owner(tmp_path, "worker", 0).row
+    row = Owner(tmp_path, "worker", 0, lease_ms=15_000).row
     theirs = type(row)(uuid, "worker", row.host, process.pid, row.boot_id, 0)
     assert not is_dead(tmp_path, theirs)
     process.kill()
@@ -134,7 +136,7 @@ def test_o05_an_owner_whose_lock_file_was_deleted_is_not_taken_for_dead_while_it
     tmp_path: Path, holder: Holder
 ) -> None:
     process, uuid = holder("own")
-    row = Owner(tmp_path, "worker", 0).row
+    row = Owner(tmp_path, "worker", 0, lease_ms=15_000).row
     theirs = type(row)(uuid, "worker", row.host, process.pid, row.boot_id, 0)
     (tmp_path / "owners" / f"{uuid}.lock").unlink()
     assert not is_dead(tmp_path, theirs)
@@ -144,7 +146,7 @@ def test_o05_an_owner_whose_lock_file_was_deleted_is_not_taken_for_dead_while_it
 
 
 def test_an_owner_whose_leaving_could_not_be_written_is_found_dead_while_its_process_runs(tmp_path: Path) -> None:
-    owner = Owner(tmp_path, "worker", 0)
+    owner = Owner(tmp_path, "worker", 0, lease_ms=15_000)
 
     def full() -> None:
         raise QueueUnavailable("the disk is full")
@@ -157,13 +159,13 @@ def test_an_owner_whose_leaving_could_not_be_written_is_found_dead_while_its_pro
 
 
 def test_an_owner_that_left_leaves_no_file(tmp_path: Path) -> None:
-    owner = Owner(tmp_path, "worker", 0)
+    owner = Owner(tmp_path, "worker", 0, lease_ms=15_000)
     owner.leave(lambda: None)
     assert list((tmp_path / "owners").iterdir()) == []
 
 
 def test_an_owner_of_another_host_is_not_judged_by_a_file(tmp_path: Path) -> None:
-    row = Owner(tmp_path, "worker", 0).row
+    row = Owner(tmp_path, "worker", 0, lease_ms=15_000).row
     assert not is_dead(tmp_path, type(row)("gone", "worker", "elsewhere", 1, "", 0))
 
 

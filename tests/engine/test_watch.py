@@ -24,7 +24,7 @@ class Frozen:
     """An owner of this host that holds its lock, and beats only when the test says so."""
 
     def __init__(self, folder: Path, lease_ms: int = LEASE_MS, host: str = "") -> None:
-        here = Owner(folder, "worker", 0).row
+        here = Owner(folder, "worker", 0, lease_ms=15_000).row
         self.row = OwnerRow("frozen", "worker", host or here.host, os.getpid(), "" if host else here.boot_id, 0)
         self.lock = Lock(lock_file(folder, "frozen"))
         assert self.lock.take(first_note("frozen", lease_ms))

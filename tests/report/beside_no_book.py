@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millpond.engine.owner import Holder
+from millpond.engine.drain_lock import Holder
 from millpond.report import status
 from millpond.report.status import Status
 from millpond.rules.policy import Policy

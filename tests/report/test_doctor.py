@@ -17,7 +17,8 @@ import pytest
 import yaml
 
 from millpond.db import mounts
-from millpond.engine.owner import DrainLock, Owner
+from millpond.engine.drain_lock import DrainLock
+from millpond.engine.owner import Owner
 from millpond.report import doctor
 from millpond.report.doctor import LARGE_LOG_BYTES, Check, examine, not_writable
 from millpond.rules.errors import SettingsError
@@ -141,7 +142,7 @@ def test_an_owner_that_died_with_work_in_hand_is_named(tmp_path: Path) -> None:
     store = opened(found)
     assert isinstance(found.queue, Path)
     folder = found.queue.with_name("queue.db.d")
-    living, dead = Owner(folder, "worker", 1), Owner(folder, "worker", 2)
+    living, dead = (Owner(folder, "worker", n, lease_ms=15_000) for n in (1, 2))
     for owner in (living, dead):
         store.enlist(owner.row)
     assert by_name(examine(found, store, {}))["owners"].words == "2 living, the oldest beat 0 s ago"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millpond.engine.owner import Holder
+from millpond.engine.drain_lock import Holder
 from millpond.report.explain import explain
 from millpond.rules.admission import Closing
 from millpond.rules.effects import Then

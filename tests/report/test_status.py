@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from beside_no_book import build
 
-from millpond.engine.owner import Holder
+from millpond.engine.drain_lock import Holder
 from millpond.report.status import UNATTENDED_MS
 from millpond.rules.admission import Closing
 from millpond.rules.job import OwnerRow

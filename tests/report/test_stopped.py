@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from beside_no_book import build
 
-from millpond.engine.owner import Holder
+from millpond.engine.drain_lock import Holder
 from millpond.report.explain import explain
 from millpond.report.left import why_left
 from millpond.report.status import UNATTENDED_MS

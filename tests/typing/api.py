@@ -54,7 +54,7 @@ from millpond import (
     results_table,
 )
 from millpond.engine.drain import Drainer
-from millpond.engine.owner import Holder
+from millpond.engine.drain_lock import Holder
 from millpond.lanes import CallableLane
 from millpond.paged import Paged
 from millpond.rules.job import Disposition, Error, Outcome, ServiceClass, State, Usage

@@ -32,11 +32,6 @@ _FILE_IN_USE = "1073741826 1073742335"
 _ADVICE = "Never open a queue's file with another SQLite in a process that uses Millpond; `apsw`, read-only, may"
 
 
-def engines_loaded() -> list[str]:
-    """The modules of this process that bring another SQLite. That they are loaded harms nobody."""
-    return [name for name in ENGINES if name in sys.modules]
-
-
 def find_company(path: Path) -> str:
     """What stands against writing to a file that this process has open by our SQLite, in words; "" if nothing does."""
     for name in ENGINES:

@@ -35,6 +35,15 @@ class Forks(Protocol):
         ...
 
 
+class Bystander:
+    """What has nothing to let go of before a fork, and for which nothing waits: it only is told afterwards."""
+
+    fork_order = 0
+
+    def before_fork(self, deadline: float) -> None:
+        """Nothing is held that a child must not inherit, or the child closes its copy."""
+
+
 _members: WeakSet[Forks] = WeakSet()
 _joining = threading.Lock()
 _asked: list[Forks] = []

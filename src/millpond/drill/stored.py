@@ -16,6 +16,7 @@ from millpond.drill.chatrequest import Json, Refused, metadata_of
 LIMIT: Final = 20
 """Completions a page where nothing is said."""
 MOST: Final = 100
+"""Completions a page at most. The API says so of its other listings, and nothing of this one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,16 +29,13 @@ class Sighting:
     lease_ms: int
 
 
-class Beat:
+class Beat(fork.Bystander):
     """Grows the number from a thread of its own, so that a blocked event loop or a long handler does not still it.
 
     Code that keeps the interpreter to itself does still it, and rightly: nothing else of this process can go on either.
     The thread writes 20 bytes a third of a lease, keeps no process alive, and is not there in a forked child, in which
     this beat does not stand.
     """
-
-    fork_order = 0
-    """Nothing waits for it."""
 
     def __init__(self, lock: Lock, lease_ms: int, boot_ms: Callable[[], int]) -> None:
         """`lock` is held, on a file that says what `first_note` gives. `boot_ms` counts suspend."""
@@ -62,9 +59,6 @@ class Beat:
         self._ending.set()
         with self._writing:
             self._is_over = True
-
-    def before_fork(self, deadline: float) -> None:
-        """Nothing to prepare: the child has no beat."""
 
     def after_fork(self, *, child: bool) -> None:
         """The child is not the owner: its parent is."""

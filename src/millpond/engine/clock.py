@@ -1,4 +1,4 @@
-"""The two clocks that are read for real. Everything else is handed its time."""
+"""The three clocks that are read for real. Everything else is handed its time."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 def wall_ms() -> int:
     """Milliseconds UTC on the wall clock."""
     return time.time_ns() // 1_000_000
+
+
+def monotonic_ms() -> int:
+    """Milliseconds on a clock that nobody sets, of this process. It is compared with itself only."""
+    return time.monotonic_ns() // 1_000_000
 
 
 def boot_ms() -> int:

@@ -16,8 +16,8 @@ from typing import Any
 
 from millpond.engine.bookkeeping import keep_book
 from millpond.engine.drain import Drainer, Until
+from millpond.engine.drain_lock import DrainLock
 from millpond.engine.happening import Happening
-from millpond.engine.owner import DrainLock
 from millpond.engine.spool import Spool
 from millpond.engine.taking_back import reclaim_dead, sweep
 from millpond.engine.tenure import Tenure

@@ -36,15 +36,12 @@ class _Held:
     silent_ms: float = 0
 
 
-class InHand:
+class InHand(fork.Bystander):
     """The leases and calls of a process. Thread-safe.
 
     A lease is silent as long as its worker neither records nor renews it. Time counts only as far as the process was
     awake: a pause between two looks counts for no more than a beat's time.
     """
-
-    fork_order = 0
-    """Nothing waits for it."""
 
     def __init__(
         self,
@@ -84,6 +81,7 @@ class InHand:
             self._calls[uid] = owner
             if held := self._leases.get((lease.job_id, lease.lease_no)):
                 held.uid, held.silent_ms = uid, 0
+                self._lease_of[uid] = lease.job_id, lease.lease_no
             self._see_to_a_thread()
 
     def inherit(self, old: str, heir: str) -> None:
@@ -95,7 +93,8 @@ class InHand:
         """How a call ended is written."""
         with self._changed:
             self._calls.pop(uid, None)
-            self._leases = {name: held for name, held in self._leases.items() if held.uid != uid}
+            if (name := self._lease_of.pop(uid, None)) is not None:
+                self._leases.pop(name, None)
             self._changed.notify_all()
 
     def gave(self, lease: Lease) -> None:
@@ -111,13 +110,11 @@ class InHand:
         with self._changed:
             self._calls.clear()
             self._leases.clear()
+            self._lease_of.clear()
             self._changed.notify_all()
             thread = self._thread
         if thread is not None:
             thread.join()
-
-    def before_fork(self, deadline: float) -> None:
-        """Nothing to prepare: what the child takes in hand is its own."""
 
     def after_fork(self, *, child: bool) -> None:
         """The parent's leases and calls are the parent's, and its thread does not run in the child."""
@@ -128,6 +125,8 @@ class InHand:
         self._changed = threading.Condition()
         self._calls: dict[str, str] = {}
         self._leases: dict[Name, _Held] = {}
+        self._lease_of: dict[str, Name] = {}
+        """The lease of each call, as long as it is in hand."""
         self._thread: threading.Thread | None = None
 
     def _see_to_a_thread(self) -> None:
@@ -187,3 +186,4 @@ class InHand:
             held = self._leases.pop(name, None)
             if held is not None:
                 self._calls.pop(held.uid, None)
+                self._lease_of.pop(held.uid, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from millpond.engine.watch import monotonic_ms
+from millpond.engine.clock import monotonic_ms
 from millpond.store.store import Store
 
 

@@ -10,14 +10,11 @@ from millpond.db import fork
 from millpond.rules.errors import QueueUnavailable
 
 
-class Lock:
+class Lock(fork.Bystander):
     """An exclusive lock on a file, held by this process alone: never waited for, never deleted while it matters.
 
     A forked child closes its copy, so that the lock ends with the process that took it; it ends with `exec` too.
     """
-
-    fork_order = 0
-    """Nothing waits for it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -72,9 +69,6 @@ class Lock:
             return self.path.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
-
-    def before_fork(self, deadline: float) -> None:
-        """Nothing to prepare: the child closes its copy."""
 
     def after_fork(self, *, child: bool) -> None:
         """Close the child's copy; the parent's stays locked, since the open file is shared and not unlocked."""

@@ -6,13 +6,10 @@ its beat stands still is seen by others (`engine.watch`), and known to itself. O
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from uuid import uuid4
@@ -20,80 +17,17 @@ from uuid import uuid4
 from millpond.engine.beat import Beat, first_note, sight
 from millpond.engine.clock import boot_id, boot_ms
 from millpond.engine.lock import Lock, is_locked
-from millpond.rules.errors import LockHeld
 from millpond.rules.job import OwnerRow
-from millpond.rules.policy import Policy
-
-PROBE_S = 0.1
-"""Whoever asks for the holder holds the lock himself for an instant; a drain that starts just then tries again."""
-
 
 SWEPT_FILES = 1_000
 """Lock files looked at in one go: three system calls each. There are as many as owners, and those that nobody swept."""
-
-LEASE_MS = Policy().lease_ms
-"""For how long an owner's beat may stand still, unless its policy says otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Who holds the drain lock."""
-
-    pid: int
-    host: str
-    since_ms: int
-
-    def __str__(self) -> str:
-        return f"pid {self.pid} on {self.host}"
-
-
-class DrainLock:
-    """One drainer a queue: the lock file beside the database, with the holder's name in it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._lock = Lock(folder / "drain.lock")
-
-    def take(self, now_ms: int) -> None:
-        """Take it. Raises LockHeld naming the holder, once it has been found held for PROBE_S."""
-        note = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since_ms": now_ms})
-        deadline = time.monotonic() + PROBE_S
-        while not self._lock.take(note):
-            if time.monotonic() >= deadline:
-                holder = self.holder()
-                raise LockHeld(
-                    f"another process drains this queue: {holder or 'its name is not written yet'}; "
-                    "wait for it, or stop it",
-                    holder=str(holder or ""),
-                )
-            time.sleep(PROBE_S / 10)
-
-    def release(self) -> None:
-        """Give it back."""
-        self._lock.release()
-
-    def stands(self) -> bool:
-        """Whether it is still held on the file that others would find."""
-        return self._lock.stands()
-
-    def holder(self) -> Holder | None:
-        """Who holds it now; None if nobody does. Asking never blocks and never takes it away from anybody."""
-        if not self._lock.path.exists():
-            return None
-        probe = Lock(self._lock.path)
-        note = probe.note()
-        if not is_locked(self._lock.path):
-            return None
-        try:
-            return Holder(**json.loads(note))
-        except (ValueError, TypeError):
-            return None
 
 
 class Owner:
     """This process as a holder of leases: its uuid names its row, and the lock file in which it beats."""
 
     def __init__(
-        self, folder: Path, role: str, now_ms: int, *, lease_ms: int = LEASE_MS, boot_ms: Callable[[], int] = boot_ms
+        self, folder: Path, role: str, now_ms: int, *, lease_ms: int, boot_ms: Callable[[], int] = boot_ms
     ) -> None:
         """Raises QueueUnavailable where the lock file cannot be made. `boot_ms` is the clock that judges its beat."""
         self.row = OwnerRow(uuid4().hex, role, socket.gethostname(), os.getpid(), boot_id(), now_ms)

@@ -31,7 +31,7 @@ from millpond.rules.evidence import Absent, Evidence, Unknown
 from millpond.rules.job import Lease
 from millpond.rules.journey import journey
 from millpond.rules.policy import Policy
-from millpond.rules.router import hold_ms
+from millpond.rules.router import whole_hold_ms
 from millpond.rules.verdict import worst_bill, worst_of
 from millpond.spend.book import SpendBook
 from millpond.store import accounts, ledger, settle
@@ -256,7 +256,7 @@ class _Flight:
                 uid=effect.uid,
                 lane=lane.name,
                 tier=lane.tier,
-                recall_hold_ms=hold_ms(lane, self.ground.policy, self.lease.service_class) if asked else None,
+                recall_hold_ms=whole_hold_ms(lane, self.ground.policy, self.lease.service_class) if asked else None,
                 free_lanes=self.ground.policy.free_lanes,
                 now_ms=self.ground.store.now_ms(),
                 boot=self.ground.store.boot(),

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -80,14 +79,6 @@ async def ask(
     return said
 
 
-@dataclass(frozen=True, slots=True)
-class Rounds:
-    """What rounds of questions did: how many calls were asked for, and how many nobody waited for any more."""
-
-    asked: int = 0
-    forgotten: int = 0
-
-
 class Recaller:
     """Asks for all calls that are due to be asked for, and decides what nobody waits for any more, page by page."""
 
@@ -114,10 +105,11 @@ class Recaller:
         self.under_way = 0
         """Questions that are not answered yet."""
 
-    async def round(self) -> Rounds:
-        """One page of each: ask for what is due, decide what nobody waits for."""
+    async def round(self) -> int:
+        """One page of each: ask for what is due, decide what nobody waits for. How many calls were asked for."""
         asked = await self.ask_due() if self._lanes else 0
-        return Rounds(asked, await self.forget_page())
+        await self.forget_page()
+        return asked
 
     async def ask_due(self) -> int:
         """Ask for one page of the calls that are due; how many were asked for."""
@@ -239,10 +231,10 @@ def recalled(
         tell(Happening("done", settled.job_id, lane, f"answers {counted(settled.requests, 'request')}"))
 
 
-async def patiently(round_: Awaitable[Rounds]) -> Rounds:
-    """A round of questions; if the store is busy or full just now, the next one is not far away."""
+async def patiently(round_: Awaitable[int]) -> int:
+    """How many questions a round asked. If the store is busy or full just now, the next round is not far away."""
     try:
         return await round_
     except MillpondError as problem:
         log.warning("could not ask lanes what became of calls: %s", problem)
-        return Rounds()
+        return 0

@@ -39,14 +39,11 @@ MARK = b"\0MILLPOND-REPLY\0"
 log = logging.getLogger("millpond.engine")
 
 
-class Spool:
+class Spool(fork.Bystander):
     """The endings that one owner has to write, each kept until the queue has it. Thread-safe.
 
     On disk where the disk allows, and in memory always: what cannot be put on disk lives as long as this process.
     """
-
-    fork_order = 0
-    """Nothing waits for it."""
 
     def __init__(self, folder: Path, uuid: str, replies: int) -> None:
         """`replies`: how many calls its owner has in flight at most. Nothing is made before `prepare`."""
@@ -156,9 +153,6 @@ class Spool:
                 os.close(self._descriptor)
                 self._descriptor = None
             self._kept, self._places = {}, {}
-
-    def before_fork(self, deadline: float) -> None:
-        """Nothing to prepare: the child's spool is another."""
 
     def after_fork(self, *, child: bool) -> None:
         """What waits is the parent's to write, and so is its file."""

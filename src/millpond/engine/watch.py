@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from millpond.db import fork
 from millpond.engine.beat import BEATS_A_LEASE, Sighting, sight
+from millpond.engine.clock import monotonic_ms
 from millpond.engine.owner import is_dead, is_here, lock_file
 from millpond.rules.job import OwnerRow
-
-
-def monotonic_ms() -> int:
-    """The watcher's own clock. It is compared with itself only."""
-    return time.monotonic_ns() // 1_000_000
 
 
 @dataclass(slots=True)
@@ -27,15 +22,12 @@ class _Seen:
     still_ms: int = 0
 
 
-class Watch:
+class Watch(fork.Bystander):
     """What one process has seen of the others of its host. One a process and queue is enough; each look adds to it.
 
     Time counts only as far as the watcher was awake: a pause between two looks counts for no more than a beat's time.
     So a watcher that slept, perhaps together with whom it watches, gives nobody up on waking who can still beat.
     """
-
-    fork_order = 0
-    """Nothing waits for it."""
 
     def __init__(self, folder: Path, now_ms: Callable[[], int] = monotonic_ms) -> None:
         """`folder` is where the queue's locks stand."""
@@ -53,9 +45,6 @@ class Watch:
             step_ms, self._looked_ms = max(now_ms - self._looked_ms, 0), now_ms
             before, self._seen = self._seen, {}
             return [owner for owner in living if self._is_gone(owner, before.get(owner.uuid), step_ms)]
-
-    def before_fork(self, deadline: float) -> None:
-        """Nothing to prepare: a look takes no lock that a child needs."""
 
     def after_fork(self, *, child: bool) -> None:
         """What was seen is true in the child too; who looked is not there."""

@@ -65,11 +65,6 @@ Ask = Callable[[Recall, Lease], Heard | Absent | Unknown]
 """The question of a journey, and the lease under which it is asked -> what the lane's answer proves."""
 
 
-def nobody_asks(_question: Recall, _lease: Lease) -> Unknown:
-    """Where no lane can be asked."""
-    return Unknown("nobody here can ask its lane")
-
-
 class Workers:
     """The worker protocol over one store. Thread-safe; its owner lives as long as this process or until `leave`."""
 
@@ -80,7 +75,7 @@ class Workers:
         folder: Path,
         policy: Policy,
         registry: Callable[[], Mapping[str, Any] | None],
-        ask: Ask = nobody_asks,
+        ask: Ask,
     ) -> None:
         """`ask` asks a lane what became of a call that a drain made: who works by hand has no lanes of his own."""
         self._ask = ask

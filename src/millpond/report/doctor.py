@@ -21,7 +21,8 @@ from millpond.db.connection import JOURNAL_SIZE_LIMIT_BYTES, OLDEST_SQLITE
 from millpond.db.log_readers import log_readers
 from millpond.db.mounts import mount_of
 from millpond.db.sqlite import Facts, SqliteDatabase, lock_folder
-from millpond.engine.owner import DrainLock, is_dead, is_here
+from millpond.engine.drain_lock import DrainLock
+from millpond.engine.owner import is_dead, is_here
 from millpond.report.words import counted
 from millpond.rules.errors import MillpondError
 from millpond.rules.job import OwnerRow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from millpond.engine.owner import Holder
+from millpond.engine.drain_lock import Holder
 from millpond.report.dead import abandoned
 from millpond.report.status import one_line, stopped_words
 from millpond.report.words import number, usd

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from millpond.engine.owner import Holder
+from millpond.engine.drain_lock import Holder
 from millpond.report.dead import abandoned
 from millpond.report.spending import Spending, today
 from millpond.report.words import columns, counted

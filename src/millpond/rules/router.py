@@ -212,11 +212,14 @@ def backoff_ms(tries: int, backoff: Backoff, chance: float) -> int:
     return int(pause * (1 + backoff.jitter * chance))
 
 
-def hold_ms(
-    lane: LanePolicy, policy: Policy, service_class: ServiceClass, due_ms: int | None = None, now_ms: int = 0
-) -> int:
-    """How long an attempt whose end is unknown is held: min(hold, late window), not past a due still to be met."""
-    hold = min(lane.hold_ms.get(service_class, 0), policy.late_completion_window_ms)
+def whole_hold_ms(lane: LanePolicy, policy: Policy, service_class: ServiceClass) -> int:
+    """How long an attempt whose end is unknown is held where no due time is to be met: min(hold, late window)."""
+    return min(lane.hold_ms.get(service_class, 0), policy.late_completion_window_ms)
+
+
+def hold_ms(lane: LanePolicy, policy: Policy, service_class: ServiceClass, due_ms: int | None, now_ms: int) -> int:
+    """How long an attempt whose end is unknown is held: not past a due time still to be met."""
+    hold = whole_hold_ms(lane, policy, service_class)
     if due_ms is not None and due_ms > now_ms:
         hold = min(hold, due_ms - now_ms)
     return hold

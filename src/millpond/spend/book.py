@@ -59,14 +59,12 @@ def open_book(path: Path, *, durable: bool = True) -> SqliteDatabase:
     )
 
 
-class SpendBook:
+class SpendBook(fork.Bystander):
     """One queue's hand on a spend book. Thread-safe. Every entry bears the queue's uuid, so that others may share it.
 
     The file is opened, and made if need be, by the first verb that writes; `spent` and `reserved` of a book that nobody
     has made are empty. Raises QueueUnavailable and QueueBusy as SQLite refuses: nothing was written then.
     """
-
-    fork_order = 0
 
     def __init__(self, path: Path, queue: str, now_ms: Callable[[], int], *, durable: bool = True) -> None:
         """`queue` is the uuid of the queue whose entries these are."""
@@ -172,9 +170,6 @@ class SpendBook:
         with self._opening:
             if self._db is not None:
                 self._db.close()
-
-    def before_fork(self, deadline: float) -> None:
-        """Its database gets ready by itself."""
 
     def after_fork(self, *, child: bool) -> None:
         """A thread that was opening the file is not in the child, which opens it anew."""

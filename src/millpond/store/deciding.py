@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from millpond.db.database import Transaction
-from millpond.store.holds import blocking
 from millpond.store.moves import move, note
 from millpond.store.persons import UNKNOWN, Moved, settle_undecided
 from millpond.store.settle import Bill
@@ -13,11 +12,6 @@ from millpond.store.settle import Bill
 Choice = Literal["pin", "same", "fail"]
 
 DECIDED = "ambiguous: outcome unknown, and a person does not pay again"
-
-
-def would_decide(tx: Transaction, job_id: int) -> Moved:
-    """Whether a person may decide a job now."""
-    return _can_decide(tx, tx.one("job_moves", job_id=job_id))
 
 
 def decide(tx: Transaction, job_id: int, choice: Choice, bill: Bill, now_ms: int) -> Moved:
@@ -38,10 +32,7 @@ def decide(tx: Transaction, job_id: int, choice: Choice, bill: Bill, now_ms: int
     if choice == "same":
         last = undecided[-1]
         tx.all("renew_budget", job_id=job_id, granted=1, floor_seq=last.seq, wished_lane=last.lane)
-    job = tx.all("job_moves", job_id=job_id)[0]
-    if job.state == "waiting":  # one that was asked is woken by the last of its calls that is decided
-        move(tx, job, "wake", now_ms, next_lane="")
-    return can
+    return can  # the last of its calls that is decided wakes it
 
 
 def would_unpin(tx: Transaction, job_id: int) -> Moved:
@@ -70,7 +61,7 @@ def _can_decide(tx: Transaction, job: Any) -> Moved:
         return UNKNOWN
     if job.wait_reason not in ("asked", "held"):
         return Moved(False, f"is {job.state}" + (f" ({job.wait_reason})" if job.wait_reason else ""))
-    if any(one.outcome is None for one in blocking(tx, job.idempotency_key, 0)):
+    if any(one.outcome is None for one in tx.all("open_or_undecided", keys=[job.idempotency_key])):
         return Moved(False, "its call is still under way")
     if tx.one("undecided_of_key", idempotency_key=job.idempotency_key) is None:
         return Moved(False, "nothing of it is unknown")

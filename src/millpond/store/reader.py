@@ -108,10 +108,6 @@ class Reader:
             partial(asking.forgotten, after=after, limit=PAGE_ROWS, asked_lanes=asked_lanes, now_ms=now_ms)
         )
 
-    def would_decide(self, job_id: int) -> persons.Moved:
-        """What `decide` would do."""
-        return self.db.read(partial(deciding.would_decide, job_id=job_id))
-
     def would_unpin(self, job_ids: Iterable[int]) -> list[persons.Moved]:
         """What `unpin` would do with each of these."""
         return self.db.read(lambda tx: [deciding.would_unpin(tx, id_) for id_ in job_ids])

@@ -245,9 +245,6 @@ def _end_unknown(tx: Transaction, attempt: Any, ending: Ending, now_ms: int) -> 
     hold_until_ms = unheard_until_ms(attempt, now_ms)
     if attempt.outcome == "ambiguous":  # a hold is begun once
         hold_until_ms = left_at_ms(attempt, now_ms)
-        if attempt.listener is not None:
-            until = {"hold_until_ms": hold_until_ms, "now_ms": now_ms}
-            tx.all("stop_listening", uid=attempt.uid, listener=attempt.listener, **until)
     if make_ambiguous(tx, attempt.uid, now_ms, hold_until_ms=hold_until_ms, code=code, ending=ending):
         note(tx, now_ms, "ambiguous", job_id=attempt.job_id, data={"attempt": attempt.uid, "code": code})
 

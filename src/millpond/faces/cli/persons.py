@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,6 +14,8 @@ from millpond.rules.errors import UsageError
 if TYPE_CHECKING:
     from millpond.rules.job import BulkReport
     from millpond.store.deciding import Choice
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 IDS = click.argument("ids", metavar="[ID]...", type=ID, nargs=-1)
 FILTER = click.option(
@@ -27,11 +29,15 @@ DRY_RUN = click.option("--dry-run", is_flag=True, help="Only say what would be d
 YES = click.option("--yes", is_flag=True, help="Do it to more than one job that the filter admits.")
 
 
+def of_jobs(command: F) -> F:
+    """Ids or a filter, dry first or not."""
+    for one in (YES, DRY_RUN, FILTER, IDS):
+        command = one(command)
+    return command
+
+
 @click.command()
-@IDS
-@FILTER
-@DRY_RUN
-@YES
+@of_jobs
 @click.option("--lane", metavar="LANE", help="Ask this lane first.", shell_complete=completion.lane_names)
 @shared()
 @pass_given
@@ -59,10 +65,7 @@ def retry(
 
 
 @click.command()
-@IDS
-@FILTER
-@DRY_RUN
-@YES
+@of_jobs
 @shared()
 @pass_given
 @click.pass_context
@@ -83,10 +86,7 @@ def cancel(
 
 
 @click.command()
-@IDS
-@FILTER
-@DRY_RUN
-@YES
+@of_jobs
 @shared()
 @pass_given
 @click.pass_context

@@ -25,7 +25,7 @@ from millpond.rules.job import Lease, OwnerRow
 from millpond.rules.journey import journey
 from millpond.rules.policy import Policy
 from millpond.rules.recall import next_ask_ms, proven, proves_absence
-from millpond.rules.router import hold_ms, lanes_for, route_work
+from millpond.rules.router import lanes_for, route_work, whole_hold_ms
 from millpond.rules.verdict import Worst, worst_bill, worst_of
 from millpond.spend.book import SpendBook
 from millpond.store.asking import ToAsk
@@ -164,7 +164,7 @@ class Flight:
 
     def record(self, effect: steps.Record) -> Recorded | Instead:
         lane = self._.policy.lane(effect.lane)
-        hold = hold_ms(lane, self._.policy, self.lease.service_class) if lane.can_recall else None
+        hold = whole_hold_ms(lane, self._.policy, self.lease.service_class) if lane.can_recall else None
         free = self._.policy.free_lanes
         recorded = self._.store.record(self.lease, effect.uid, lane.name, lane.tier, free, recall_hold_ms=hold)
         if isinstance(recorded, Recorded):

@@ -20,7 +20,7 @@ from millpond.rules.job import Lease, Usage
 from millpond.rules.lifecycle import LIVE
 from millpond.rules.policy import Policy
 from millpond.rules.price import PriceRule
-from millpond.rules.router import hold_ms
+from millpond.rules.router import whole_hold_ms
 from millpond.rules.stops import Wanted
 from millpond.rules.times import MAX_MS
 from millpond.store.persons import Whose
@@ -195,7 +195,7 @@ class Witness:
         self.numbers[uid] = len(self.numbers) + 1
         asked = self._policy.lane(lane)
         if asked.can_recall:
-            self._recallable_ms[uid] = now_ms + hold_ms(asked, self._policy, lease.service_class)
+            self._recallable_ms[uid] = now_ms + whole_hold_ms(asked, self._policy, lease.service_class)
 
     def _can_tell(self, row: Any, now_ms: int) -> bool:
         """Whether a call did work of which its lane can still be asked: within its hold, and before any due time."""

@@ -102,7 +102,6 @@ def whoever_was_asked_is_asked_no_more_once_all_is_known(scene: Scene) -> None:
 def a_person_decides_a_job_that_is_held(scene: Scene) -> None:
     lease, uid = _in_flight(scene)
     scene.store.detach(uid, lease, HOLD_MS)
-    assert scene.store.would_decide(lease.job_id).moved
     assert scene.store.decide(lease.job_id, "same").moved
     assert (scene.attempt(uid).resolution, scene.state(lease.job_id)) == ("same", "ready")
     with scene.unchanged():
