@@ -41,8 +41,8 @@ from millpond.rules.effects import (
     Settle,
     Then,
 )
-from millpond.rules.errors import REFUSED, LeaseLost, Retryable, UsageError
-from millpond.rules.evidence import Absent, Evidence, Unknown
+from millpond.rules.errors import REFUSED, LeaseLost, UsageError
+from millpond.rules.evidence import LEASE_TOO_OLD, Absent, Evidence, Unknown, uncalled
 from millpond.rules.job import Lease, Reply
 from millpond.rules.journey import Cleared, approach, call
 from millpond.rules.policy import LanePolicy, Policy
@@ -157,7 +157,7 @@ class Workers:
             return None
         if self._tenure is not None and lease.owner == self._tenure.uuid and not self._tenure.stands():
             with suppress(LeaseLost):  # it slept while the row was written: others may have given it up
-                self.settle(lease, cleared.recorded.uid, Retryable("slept before the call"))
+                self._end(lease, cleared.recorded.uid, lambda _: uncalled("lease_too_old", LEASE_TOO_OLD))
             raise LeaseLost(lost(lease))
         return cleared.recorded.uid
 
@@ -170,6 +170,10 @@ class Workers:
         counted all the same. QueueBusy and QueueUnavailable say where the end is kept: it is written by the next
         `lease`, `settle`, `accept` or close, by this same call made again, or by whoever finds this process ended.
         """
+        return self._end(lease, attempt, partial(_evidence, said, lease))
+
+    def _end(self, lease: Lease, attempt: str, seen_on: Callable[[LanePolicy], Evidence]) -> bool:
+        """As `settle`; `seen_on` says what was seen of the call, on the lane that made it."""
         lane = self._lane_of(attempt)
         lease, policy = replace(lease, lane=lane.name), self._with(lane.name)
         tried = self._store.look_back(lease).past.tried
@@ -178,7 +182,7 @@ class Workers:
         cleared = Cleared(tried, Step(lane.name, tries), Recorded(attempt, lease.attempt_no))
         course = call(lease, policy, self._order(lease), cleared)
         next(course)
-        settling = course.send(self._heard(lane.name, _evidence(said, lease, lane)))
+        settling = course.send(self._heard(lane.name, seen_on(lane)))
         assert isinstance(settling, Settle)
         now_ms = self._store.now_ms()
         kept = Kept(attempt, lane.name, settling.ending, settling.then, fence(lease), now_ms)
