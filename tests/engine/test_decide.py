@@ -109,3 +109,50 @@ def test_a_job_that_is_cancelled_before_the_first_byte_sends_nothing(
     assert (lane.calls, mill.state(job)) == ([], "cancelled")
     [row] = mill.store.attempts()
     assert (row.outcome, row.code, row.sent, row.cost) == ("retryable", "lease_lost", "no", Decimal(0))
+
+
+def test_a_job_whose_drain_is_stopped_between_row_and_call_keeps_its_attempt(
+    mill: Mill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [job] = mill.ask("q")
+    lane = paid(max_attempts=1)
+    drainer = mill.drainer(lane)
+    record = perform._PERFORM[steps.Record]  # pyright: ignore[reportPrivateUsage]
+
+    async def then_stopped(flight: Any, effect: Any) -> Any:
+        recorded = await record(flight, effect)
+        drainer.stop()
+        drainer.stop()
+        return recorded
+
+    with monkeypatch.context() as patched:
+        patched.setitem(perform._PERFORM, steps.Record, then_stopped)  # pyright: ignore[reportPrivateUsage]
+        asyncio.run(drainer.run())
+    assert (mill.state(job), len(lane.calls)) == ("ready", 0)
+    assert [row.code for row in mill.store.attempts()] == ["stopped"]
+    assert mill.drain(lane).done == 1
+
+
+def test_who_asks_again_for_a_call_that_a_cancel_kept_from_leaving_has_its_attempt(
+    mill: Mill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call is held for the key when it is asked for again, so that job takes it over."""
+    [job] = mill.ask("q")
+    lane = paid(max_attempts=1)
+    record = perform._PERFORM[steps.Record]  # pyright: ignore[reportPrivateUsage]
+    heirs: list[int] = []
+
+    def cancel_and_ask_again() -> None:
+        mill.store.cancel([(job, 60_000)])
+        heirs.extend(mill.ask("q"))
+
+    async def then_cancelled(flight: Any, effect: Any) -> Any:
+        recorded = await record(flight, effect)
+        if not heirs:
+            await asyncio.to_thread(cancel_and_ask_again)
+        return recorded
+
+    monkeypatch.setitem(perform._PERFORM, steps.Record, then_cancelled)  # pyright: ignore[reportPrivateUsage]
+    mill.drain(lane)
+    assert [row.code for row in mill.store.attempts()] == ["lease_lost", "ok"]
+    assert (len(lane.calls), [mill.state(heir) for heir in heirs]) == (1, ["done"])

@@ -237,13 +237,17 @@ def test_width_bounds_the_calls_in_flight_and_a_serial_lane_has_one(mill: Mill) 
 
 
 def test_a_lease_that_grew_old_before_the_call_sends_nothing(mill: Mill) -> None:
-    lane = free()
-    mill.ask("a")
+    """Nor does its lane lose an attempt by it, and no dearer one is crossed to."""
+    lane, dearer = free(max_attempts=1), paid()
+    [job] = mill.ask("a")
     clock = iter([0, 10_000_000])  # leased at 0; the process then slept
-    drainer = mill.drainer(lane, boot_ms=lambda: next(clock, 0))
+    drainer = mill.drainer(lane, dearer, boot_ms=lambda: next(clock, 0))
     asyncio.run(drainer.run())
-    assert [outcome for _, outcome, _ in mill.ledger()] == ["retryable", "ok"]
-    assert len(lane.calls) == 1
+    assert mill.ledger() == [("free", "retryable", None), ("free", "ok", None)]
+    assert (len(lane.calls), len(dearer.calls)) == (1, 0)
+    found = mill.store.job(job)
+    assert found is not None
+    assert found.attempts_made == 1
 
 
 def test_an_ambiguous_job_does_not_wait_for_the_lane_that_closed_on_it(mill: Mill) -> None:

@@ -64,7 +64,7 @@ def ended() -> bool:
 def test_a_busy_store_does_not_end_the_listening() -> None:
     store = Store()
     in_hand = store.in_hand()
-    in_hand.begin("call", "worker", lease())
+    in_hand.begin("call", "worker", lease(), "own")
     for _ in range(2):
         assert store.again.acquire(timeout=10)
     in_hand.stop()
@@ -77,7 +77,7 @@ def test_a_second_call_is_listened_to_after_the_first_is_over() -> None:
     store = Store()
     in_hand = store.in_hand()
     for owner in ("first", "second"):
-        in_hand.begin(owner, owner, lease())
+        in_hand.begin(owner, owner, lease(), "own")
         assert store.again.acquire(timeout=10)
         in_hand.over(owner)
         assert ended()
@@ -88,12 +88,12 @@ def test_a_second_call_is_listened_to_after_the_first_is_over() -> None:
 def test_a_forked_child_listens_to_its_own_calls_only() -> None:
     store = Store()
     in_hand = store.in_hand()
-    in_hand.begin("call", "parent", lease())
+    in_hand.begin("call", "parent", lease(), "own")
     assert store.again.acquire(timeout=10)
     child = os.fork()
     if child == 0:
         store.heard.clear()
-        in_hand.begin("other", "child", lease())
+        in_hand.begin("other", "child", lease(), "own")
         heard = store.again.acquire(timeout=10) and store.again.acquire(timeout=10)
         os._exit(0 if heard and set(store.heard) == {"child"} else 1)
     _, status = os.waitpid(child, 0)
@@ -154,7 +154,7 @@ def test_to_record_a_call_renews_its_lease_and_its_end_gives_it_up() -> None:
     in_hand.took(lease())
     for _ in range(2):
         store.passes(20)
-    in_hand.begin("call", "worker", lease())
+    in_hand.begin("call", "worker", lease(), "own")
     store.passes(20)
     assert store.lapsed == []
     in_hand.over("call")

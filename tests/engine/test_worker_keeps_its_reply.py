@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import Any
 
 import apsw
 import pytest
 from opened import Open
 
-from millpond import Ambiguous, Queue, Reply
+from millpond import Ambiguous, Queue, Reply, Retryable
 from millpond.rules.errors import QueueBusy, QueueUnavailable
 from millpond.rules.job import Lease
-from millpond.rules.policy import LanePolicy
-from millpond.rules.price import FREE
+from millpond.rules.policy import Backoff, LanePolicy
+from millpond.rules.price import FREE, PriceRule
 
 LONG = "an answer that needs pages of its own " * 2_000
 
@@ -44,6 +48,17 @@ def full(queue: Queue) -> Iterator[None]:
     finally:
         if connection.is_open:
             connection.run("PRAGMA max_page_count = 1000000")
+
+
+@contextmanager
+def unreadable(queue: Queue) -> Iterator[None]:
+    """The database is elsewhere for a moment, as on a disk that was unmounted; every new reader is refused."""
+    away = queue.home / "away"
+    (queue.home / "queue.db").rename(away)
+    try:
+        yield
+    finally:
+        away.rename(queue.home / "queue.db")
 
 
 def spools(queue: Queue) -> list[str]:
@@ -161,7 +176,7 @@ def test_what_no_column_can_hold_ends_as_unknown_and_says_so(open_queue: Open, m
 WORKER = """
 import os, sys
 from millpond import Policy, Queue
-from millpond.rules.policy import LanePolicy
+from millpond.rules.policy import Backoff, LanePolicy
 
 with Queue.open(sys.argv[1], policy=Policy(lanes={"own": LanePolicy("own", kind="callable")})) as queue:
     [lease] = queue.lease()
@@ -202,3 +217,98 @@ def test_an_end_that_is_no_reply_is_kept_too(open_queue: Open, monkeypatch: pyte
     assert queue.lease() == []
     assert queue.job(lease.job_id).wait_reason == "backoff"
     assert [(row.outcome, row.message) for row in queue.ledger()] == [("ambiguous", "Ambiguous: who knows")]
+
+
+def test_a_reply_is_kept_where_the_queue_cannot_even_be_read(open_queue: Open) -> None:
+    """It is billed as on the lane that it was recorded on, which is not the lease's."""
+    cent = PriceRule("stated", call_usd=Decimal("0.01"))
+    queue = open_queue(LanePolicy("own", kind="callable", price=FREE), LanePolicy("dear", kind="callable", price=cent))
+    queue.enqueue("a")
+    [lease] = queue.lease(lanes=["own"])
+    uid = queue.record(lease, "dear")
+    assert uid is not None
+
+    def settle() -> None:
+        with pytest.raises(QueueUnavailable, match=r"1 reply not written yet; kept in .*\.spool"):
+            queue.settle(lease, uid, "an answer")
+
+    with unreadable(queue):
+        in_a_thread(settle)  # it has no connection yet
+        assert len(spools(queue)) == 1
+    assert queue.lease() == []
+    assert ([result.text for result in queue.results()], spools(queue)) == (["an answer"], [])
+    assert [(row.lane, row.outcome, row.cost) for row in queue.ledger()] == [("dear", "ok", Decimal("0.01"))]
+
+
+def test_what_is_no_reply_is_kept_there_and_followed_by_all_that_was_tried(open_queue: Open) -> None:
+    """Its history cannot be read when it is handed in: two attempts are granted, and this is the second."""
+    queue = open_queue(
+        LanePolicy("own", kind="callable", price=FREE, max_attempts=2), LanePolicy("next"), backoff=Backoff(0, 0)
+    )
+    queue.enqueue("a")
+    for n in range(2):
+        [lease] = queue.lease(lanes=["own"])
+        uid = queue.record(lease)
+        assert uid is not None
+        if n == 0:
+            queue.settle(lease, uid, Retryable("no room"))
+
+    def settle() -> None:
+        with pytest.raises(QueueUnavailable, match="kept in"):
+            queue.settle(lease, uid, Retryable("no room"))
+
+    with unreadable(queue):
+        in_a_thread(settle)
+    for lease in queue.lease(lanes=["own"]):
+        assert queue.record(lease) is None
+    assert (queue.job(lease.job_id).state, queue.job(lease.job_id).next_lane) == ("ready", "next")
+    assert [row.outcome for row in queue.ledger()] == ["retryable", "retryable"]
+
+
+def test_a_late_reply_is_kept_where_the_queue_cannot_even_be_read(open_queue: Open) -> None:
+    """Also by one who did not make the call, and so does not know on which lane it was made."""
+    queue = by_hand(open_queue)
+    _, uid = called(queue)
+    with by_hand(open_queue) as other:
+        other.lease()
+
+        def accept() -> None:
+            for one in (uid, "no such attempt"):
+                with pytest.raises(QueueUnavailable, match="kept in"):
+                    other.accept(one, Reply("an answer"))
+
+        with unreadable(other):
+            in_a_thread(accept)
+        assert other.lease() == []
+    [row] = queue.ledger()
+    assert (row.lane, row.outcome, queue.counts()["done"]) == ("own", "ok", 1)
+    assert next(iter(queue.jobs())).settled_by == "own"
+    assert spools(queue) == []
+
+
+def test_a_reply_is_kept_that_an_interrupt_keeps_from_being_written(
+    open_queue: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while settle waits for a lock that another process holds."""
+    from millpond.db.sqlite import SqliteDatabase
+
+    monkeypatch.setitem(SqliteDatabase.__init__.__kwdefaults__, "busy_ms", 500)  # type: ignore[attr-defined]
+    queue = by_hand(open_queue)
+    lease, uid = called(queue)
+    other = apsw.Connection(str(queue.home / "queue.db"))
+    other.execute("BEGIN IMMEDIATE").fetchall()
+    interrupting = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        queue.settle(lease, uid, "an answer")
+    assert len(spools(queue)) == 1
+    other.execute("ROLLBACK").fetchall()
+    other.close()
+    assert queue.lease() == []
+    assert ([result.text for result in queue.results()], spools(queue)) == (["an answer"], [])
+
+
+def in_a_thread(do: Callable[[], object]) -> None:
+    """Where what it raises fails the test."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(do).result()

@@ -137,7 +137,7 @@ def test_a_forked_worker_leases_under_a_name_of_its_own(open_queue: Open) -> Non
 def test_a_worker_that_slept_while_its_row_was_written_is_told_to_send_nothing(
     open_queue: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = by_hand(open_queue)
+    queue = by_hand(open_queue, max_attempts=1)
     job = queue.enqueue("a").job_id
     [lease] = queue.lease()
     monkeypatch.setattr(Tenure, "stands", lambda _: not list(queue.ledger()))
@@ -145,4 +145,5 @@ def test_a_worker_that_slept_while_its_row_was_written_is_told_to_send_nothing(
         queue.record(lease)
     monkeypatch.undo()
     [row] = queue.ledger()
-    assert (row.outcome, row.cost, queue.job(job).wait_reason) == ("retryable", 0, "backoff")
+    assert (row.outcome, row.code, row.cost) == ("retryable", "lease_too_old", 0)
+    assert (queue.job(job).state, queue.job(job).attempts_made) == ("ready", 0), "no attempt was made"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millpond.rules.evidence import Uncalled
 from millpond.rules.job import Command, Image, Outcome, Prompt
 from millpond.rules.policy import Backoff, LanePolicy, Policy
 from millpond.rules.price import FREE as FREE_PRICE
@@ -398,6 +399,14 @@ def test_calls_that_our_own_end_broke_off_use_up_no_attempt_of_a_lane_that_costs
     ours = [Tried("free", "ambiguous", "same", code) for code in ("died", "given_up", "died")]
     assert next_lane(ours, free, ("free",)) == Step("free", 0)
     assert isinstance(next_lane([Tried("free", "ambiguous", "same", "cut")] * 2, free, ("free",)), Exhausted)
+
+
+def test_calls_that_were_never_made_use_up_no_attempt_of_any_lane() -> None:
+    once = replace(POLICY, lanes={"paid": LanePolicy("paid", max_attempts=1)})
+    ours = [Tried("paid", "retryable", None, code) for code in get_args(Uncalled)]
+    assert next_lane(ours, once, ("paid",)) == Step("paid", 0)
+    assert next_lane([*ours, Tried("paid", "retryable", "late", "lease_too_old")], once, ("paid",)) == Step("paid", 0)
+    assert isinstance(next_lane([Tried("paid", "retryable", None, "overloaded")], once, ("paid",)), Exhausted)
 
 
 def test_on_a_lane_that_costs_they_count() -> None:

@@ -556,6 +556,19 @@ def a_call_that_would_leave_after_its_lease_does_not(world: World) -> None:
     world.calm()
 
 
+def a_job_whose_call_was_never_made_has_its_attempt_still(world: World) -> None:
+    """Its lane gives it one: whatever kept the call from leaving was no fault of the lane."""
+    first, second, *_ = world.drainers
+    call = until(world, take(world, first, job := ask(world)), steps.Call)
+    world.pass_time(LEASE_MS)
+    finish(world, call)
+    found = world.witness.seen.jobs[job]
+    assert (found.state, found.attempts_made) == ("ready", 0), "an attempt is counted that was not made"
+    finish(world, in_flight(world, second, job, OK))
+    assert state(world, job) == "done"
+    world.calm()
+
+
 def the_schema_refuses_a_reply_that_was_in_force(world: World) -> None:
     """Whatever a program does: a reply that was retired cannot come into force again."""
     first, *_ = world.drainers
@@ -768,6 +781,7 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (a_clock_set_forward_before_the_question_makes_no_call_older, one_lane("same", hold_ms=NO_HOLD)),
         (nobody_is_asked_about_what_has_ended, two_lanes("ask")),
         (a_call_that_would_leave_after_its_lease_does_not, one_lane(hold_ms=LONG_HOLD, settling_ms=0)),
+        (a_job_whose_call_was_never_made_has_its_attempt_still, one_lane(max_attempts=1)),
         (the_schema_refuses_a_reply_that_was_in_force, two_lanes()),
         (record_heeds_a_death_that_moved_nothing, two_lanes()),
         (a_key_is_not_taken_from_a_call_under_way, two_lanes()),

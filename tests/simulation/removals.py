@@ -13,7 +13,7 @@ from millpond.db.database import Transaction
 from millpond.engine import taking_back
 from millpond.engine.listening import Listening
 from millpond.rules import effects as steps
-from millpond.rules import journey, recall
+from millpond.rules import journey, recall, router, verdict
 from millpond.spend import book
 from millpond.store import accounts, asking, enqueue, holds, ledger, persons, reclaim, settle, store
 from millpond.store import lease as leasing
@@ -160,6 +160,11 @@ def send_however_late(monkeypatch: pytest.MonkeyPatch) -> None:
         self.taken_ms = 10**15
 
     monkeypatch.setattr(Flight, "__init__", lamed)
+
+
+def count_what_was_never_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (router, verdict):
+        monkeypatch.setattr(module, "UNCALLED", frozenset())
 
 
 def without_schema(words: str, other: str) -> Remove:
@@ -350,6 +355,11 @@ REMOVALS: dict[str, Removal] = {
             "A call leaves within its lease, or not at all",
             send_however_late,
             "a_call_that_would_leave_after_its_lease_does_not",
+        ),
+        Removal(
+            "A call that was never made uses up no attempt",
+            count_what_was_never_called,
+            "a_job_whose_call_was_never_made_has_its_attempt_still",
         ),
         Removal("What is silent at its soft timeout is held while it is listened to", hold_nothing),
         Removal(

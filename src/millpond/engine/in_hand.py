@@ -28,6 +28,14 @@ Name = tuple[int, int]
 
 
 @dataclass(slots=True)
+class _Call:
+    """A call under way: under whose name it is listened to, and on which lane it was made."""
+
+    owner: str
+    lane: str
+
+
+@dataclass(slots=True)
 class _Held:
     """A lease, and for how long nobody has said that its job is still being worked on."""
 
@@ -75,10 +83,10 @@ class InHand(fork.Bystander):
             if held := self._leases.get((lease.job_id, lease.lease_no)):
                 held.silent_ms = 0
 
-    def begin(self, uid: str, owner: str, lease: Lease) -> None:
+    def begin(self, uid: str, owner: str, lease: Lease, lane: str) -> None:
         """A call is about to leave."""
         with self._changed:
-            self._calls[uid] = owner
+            self._calls[uid] = _Call(owner, lane)
             if held := self._leases.get((lease.job_id, lease.lease_no)):
                 held.uid, held.silent_ms = uid, 0
                 self._lease_of[uid] = lease.job_id, lease.lease_no
@@ -87,7 +95,14 @@ class InHand(fork.Bystander):
     def inherit(self, old: str, heir: str) -> None:
         """The process is listening under a new name."""
         with self._changed:
-            self._calls = {uid: heir if owner == old else owner for uid, owner in self._calls.items()}
+            for call in self._calls.values():
+                call.owner = heir if call.owner == old else call.owner
+
+    def lane_of(self, uid: str) -> str:
+        """On which lane a call was made that is under way here; "" where it is not known."""
+        with self._changed:
+            call = self._calls.get(uid)
+            return call.lane if call is not None else ""
 
     def over(self, uid: str) -> None:
         """How a call ended is written."""
@@ -123,7 +138,7 @@ class InHand(fork.Bystander):
 
     def _begin_anew(self) -> None:
         self._changed = threading.Condition()
-        self._calls: dict[str, str] = {}
+        self._calls: dict[str, _Call] = {}
         self._leases: dict[Name, _Held] = {}
         self._lease_of: dict[str, Name] = {}
         """The lease of each call, as long as it is in hand."""
@@ -169,7 +184,7 @@ class InHand(fork.Bystander):
 
     def _owners(self) -> set[str]:
         with self._changed:
-            return set(self._calls.values())
+            return {call.owner for call in self._calls.values()}
 
     def _silent(self) -> list[Name]:
         """The leases whose workers have been silent for a whole lease."""

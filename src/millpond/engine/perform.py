@@ -27,7 +27,7 @@ from millpond.rules import effects as steps
 from millpond.rules.admission import Admitted, NotNow, admit
 from millpond.rules.effects import Charge, Effect, Facts, Heard, Instead, Recorded, Reserved, Silence
 from millpond.rules.errors import REFUSED, LeaseLost, MillpondError
-from millpond.rules.evidence import Absent, Evidence, Unknown
+from millpond.rules.evidence import LEASE_TOO_OLD, Absent, Evidence, Uncalled, Unknown, uncalled
 from millpond.rules.job import Lease
 from millpond.rules.journey import journey
 from millpond.rules.policy import Policy
@@ -276,8 +276,8 @@ class _Flight:
             return self._unsent(effect.lane, "stopped", "the drain was stopped before the call")
         is_old = self.ground.boot_ms() - self.taken_boot_ms >= self.ground.policy.lease_ms
         if is_old or not self.ground.may_send(self.lease.owner):
-            # We slept between lease and call (suspend, SIGSTOP): others may have given us up.
-            return self._unsent(effect.lane, "lease_too_old", "slept before the call")
+            # Suspended, stopped, or kept waiting between lease and call: others may have given us up.
+            return self._unsent(effect.lane, "lease_too_old", LEASE_TOO_OLD)
         lane = self.ground.lanes[effect.lane]
         call = LaneCall(
             uid=effect.uid,
@@ -388,9 +388,9 @@ class _Flight:
             evidence = replace(evidence, failure="cancelled", said=None)  # maybe raised because it was asked to
         return self._heard(lane, evidence)
 
-    def _unsent(self, lane: str, code: str, why: str) -> Heard:
+    def _unsent(self, lane: str, code: Uncalled, why: str) -> Heard:
         """The ledger row is written, and nothing was sent."""
-        return self._heard(lane, Evidence(sent="no", said="retryable", code=code, message=why))
+        return self._heard(lane, uncalled(code, why))
 
     def _heard(self, lane: str, evidence: Evidence) -> Heard:
         return Heard(

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from millpond.db import fork
 from millpond.engine.kept import Kept, dump_kept, load_kept
-from millpond.rules.errors import REFUSED, MillpondError, QueueUnavailable
+from millpond.rules.errors import REFUSED, MillpondError, QueueUnavailable, UsageError
 from millpond.store.store import Store
 
 SLOT_BYTES = 1 << 16
@@ -127,6 +127,8 @@ class Spool(fork.Bystander):
             for uid, kept in list(self._kept.items()):
                 try:
                     _write_late(store, kept)
+                except UsageError as problem:  # handed in while the ledger could not be read, so nobody could say so
+                    log.error("a reply is let go that no call of this queue brought: %s", problem)
                 except REFUSED as problem:
                     raise self.explained(problem) from problem
                 self.clear(uid)

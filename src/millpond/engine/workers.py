@@ -41,12 +41,12 @@ from millpond.rules.effects import (
     Settle,
     Then,
 )
-from millpond.rules.errors import REFUSED, LeaseLost, Retryable, UsageError
-from millpond.rules.evidence import Absent, Evidence, Unknown
+from millpond.rules.errors import REFUSED, LeaseLost, UsageError
+from millpond.rules.evidence import LEASE_TOO_OLD, Absent, Evidence, Unknown, uncalled
 from millpond.rules.job import Lease, Reply
 from millpond.rules.journey import Cleared, approach, call
 from millpond.rules.policy import LanePolicy, Policy
-from millpond.rules.router import Step, lanes_for, next_lane, route_work
+from millpond.rules.router import Step, Tried, lanes_for, next_lane, route_work
 from millpond.rules.verdict import end, worst_bill
 from millpond.spend.book import SpendBook
 from millpond.store.lanes import load_of
@@ -152,7 +152,7 @@ class Workers:
             return None
         if self._tenure is not None and lease.owner == self._tenure.uuid and not self._tenure.stands():
             with suppress(LeaseLost):  # it slept while the row was written: others may have given it up
-                self.settle(lease, cleared.recorded.uid, Retryable("slept before the call"))
+                self._end(lease, cleared.recorded.uid, lambda _: uncalled("lease_too_old", LEASE_TOO_OLD))
             raise LeaseLost(lost(lease))
         return cleared.recorded.uid
 
@@ -164,45 +164,70 @@ class Workers:
         job by now; raises LeaseLost, afterwards, if that is no longer this lease: `accepted` says whether a good reply
         counted all the same. QueueBusy and QueueUnavailable say where the end is kept: it is written by the next
         `lease`, `settle`, `accept` or close, by this same call made again, or by whoever finds this process ended.
+        An interrupt leaves it in the same place.
         """
-        lane = self._lane_of(attempt)
+        return self._end(lease, attempt, partial(_evidence, said, lease))
+
+    def _end(self, lease: Lease, attempt: str, seen_on: Callable[[LanePolicy], Evidence]) -> bool:
+        """As `settle`; `seen_on` says what was seen of the call, on the lane that made it."""
+        likely = self._lane(self._in_hand.lane_of(attempt) or lease.lane)
+        seen = seen_on(likely)
+
+        def read() -> Kept:
+            lane = self._lane_of(attempt)
+            tried = self._store.look_back(lease).past.tried
+            return self._ending(attempt, lease, lane, seen if lane == likely else seen_on(lane), tried)
+
+        kept, settled = self._persist(self._ending(attempt, lease, likely, seen, ()), lease, read)
+        self._in_a_row[kept.lane] = self._in_a_row[kept.lane].and_then(kept.ending.classified)
+        if not settled.moved:
+            raise LeaseLost(lost(lease), accepted=settled.accepted)
+        return settled.accepted
+
+    def _ending(self, attempt: str, lease: Lease, lane: LanePolicy, seen: Evidence, tried: tuple[Tried, ...]) -> Kept:
+        """How an attempt ended, and what its job does then, given what was tried before."""
         lease, policy = replace(lease, lane=lane.name), self._with(lane.name)
-        tried = self._store.look_back(lease).past.tried
         step = next_lane(tried, policy, self._order(lease), lane.name)
         tries = step.tries if isinstance(step, Step) else 0
         cleared = Cleared(tried, Step(lane.name, tries), Recorded(attempt, lease.attempt_no))
         course = call(lease, policy, self._order(lease), cleared)
         next(course)
-        settling = course.send(self._heard(lane.name, _evidence(said, lease, lane)))
+        settling = course.send(self._heard(lane.name, seen))
         assert isinstance(settling, Settle)
-        now_ms = self._store.now_ms()
-        kept = Kept(attempt, lane.name, settling.ending, settling.then, fence(lease), now_ms)
-        self._in_a_row[lane.name] = self._in_a_row[lane.name].and_then(settling.ending.classified)
-        settled = self._persist(kept, lane, lease)
-        if not settled.moved:
-            raise LeaseLost(lost(lease), accepted=settled.accepted)
-        return settled.accepted
+        return Kept(attempt, lane.name, settling.ending, settling.then, fence(lease), self._store.now_ms())
 
-    def _persist(self, kept: Kept, lane: LanePolicy, lease: Lease | None) -> Settled:
-        """Write how an attempt ended, and what of others waits; keep it where the queue does not take it now."""
+    def _persist(self, kept: Kept, lease: Lease | None, read: Callable[[], Kept] | None = None) -> tuple[Kept, Settled]:
+        """Write how an attempt ended, and what of others waits; keep it where the queue does not take it now.
+
+        `read` says it better, by what the queue tells; where that cannot be read, `kept` is what is kept. It asks for
+        no history: what its job does then is decided anew, by all of it, before that is called again.
+        """
         try:
-            settled = self._write(kept, lease)
+            kept, settled = self._write(kept, lease, read)
         except UNSTORABLE as problem:
-            kept = without_its_reply(kept, problem, lane, self._with(lane.name))
-            settled = self._write(kept, lease)
+            lane = self._lane(kept.lane)
+            kept, settled = self._write(without_its_reply(kept, problem, lane, self._with(lane.name)), lease, None)
         self._spool.clear(kept.uid)
         self._in_hand.over(kept.uid)
         try_to_post(self._store, self._book, settled.charge)
         with suppress(*REFUSED):
             self._spool.write_all(self._store)
-        return settled
+        return kept, settled
 
-    def _write(self, kept: Kept, lease: Lease | None) -> Settled:
+    def _write(self, kept: Kept, lease: Lease | None, read: Callable[[], Kept] | None) -> tuple[Kept, Settled]:
         try:
-            return self._store.settle(kept.uid, kept.ending, kept.then, lane=kept.lane, lease=lease, how=kept.how)
+            if read is not None:
+                kept = read()
+            how, lane = kept.how, kept.lane
+            return kept, self._store.settle(kept.uid, kept.ending, kept.then, lane=lane, lease=lease, how=how)
+        except (UsageError, *UNSTORABLE):  # there is no such attempt, or it can be written nowhere
+            raise
         except REFUSED as problem:
             self._spool.keep(kept)
             raise self._spool.explained(problem) from problem
+        except BaseException:  # an interrupt, which may meet any line of the above: it may be written or not
+            self._spool.keep(kept)
+            raise
 
     def _perform(self, course: Generator[Effect, Any, Cleared | None], lease: Lease) -> Cleared | None:
         """Perform what a journey asks for up to its call: all of it on the store, one after the other."""
@@ -227,7 +252,7 @@ class Workers:
                 return self._ask(effect, lease)
             case Settle(uid, name, ending, then, how):
                 kept = Kept(uid, name, ending, then, fence(lease), self._store.now_ms(), how)
-                self._persist(kept, self._lane(name), lease)  # which posts it, too
+                self._persist(kept, lease)  # which posts it, too
             case Resolve(uid, name, choice):
                 lane = self._lane(name)
                 worst = worst_bill(lease.work, lane, self._store.now_ms())
@@ -250,7 +275,7 @@ class Workers:
                     self._release_unless_recorded(uid)
                     raise
                 if isinstance(recorded, Recorded):
-                    self._in_hand.begin(uid, lease.owner, lease)
+                    self._in_hand.begin(uid, lease.owner, lease, name)
                 return recorded
             case Post(charge):
                 try_to_post(self._store, self._book, charge)
@@ -288,10 +313,14 @@ class Workers:
 
     def accept(self, attempt: str, reply: Reply) -> bool:
         """Hand in the reply of an attempt, however late, without a lease. Whether it is in force now."""
-        lane = self._lane_of(attempt)
-        ending = end(self._heard(lane.name, returned(reply, None)), lane, self._policy)
-        kept = Kept(attempt, lane.name, ending, ACCEPT, None, self._store.now_ms())
-        return self._persist(kept, lane, None).accepted
+        seen = returned(reply, None)
+
+        def made_on(lane: LanePolicy) -> Kept:
+            ending = end(self._heard(lane.name, seen), lane, self._policy)
+            return Kept(attempt, lane.name, ending, ACCEPT, None, self._store.now_ms())
+
+        likely = made_on(self._lane(self._in_hand.lane_of(attempt)))
+        return self._persist(likely, None, lambda: made_on(self._lane_of(attempt)))[1].accepted
 
     def _end_holds(self, *owners: str) -> None:
         if not self._spool.pending():  # what a hold waits for may be at hand

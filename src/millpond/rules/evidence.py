@@ -40,6 +40,10 @@ Failure = Literal[
 ]
 """What went wrong on the way, as the lane saw it."""
 
+Uncalled = Literal["lease_too_old", "lease_lost", "stopped"]
+"""Why a call that has its ledger row was never made: we slept, or waited too long, since the lease; the job was
+cancelled or given to another; the drain was stopped."""
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -76,6 +80,15 @@ class Evidence:
     usage: Usage | None = None
     request_id: str | None = None
     model: str | None = None
+
+
+LEASE_TOO_OLD = "too long after its lease, or asleep since: others may have its job by now"
+"""In words."""
+
+
+def uncalled(code: Uncalled, why: str) -> Evidence:
+    """Of an attempt whose call we never made: its row is written, and its lane never heard of it."""
+    return Evidence(sent="no", said="retryable", code=code, message=why)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
+from millpond.rules.evidence import Uncalled
 from millpond.rules.job import Outcome, Prompt, Resolution, ServiceClass
 from millpond.rules.policy import Backoff, LanePolicy, Policy
 
@@ -17,6 +18,9 @@ NOT_COUNTED: frozenset[Outcome] = frozenset({"ok", "saturated", "lane_down"})
 
 OUR_END: frozenset[str] = frozenset({"died", "given_up"})
 """Codes of ambiguous attempts whose call our own end broke off: the process died, or the drain was stopped."""
+
+UNCALLED: frozenset[str] = frozenset(get_args(Uncalled))
+"""Codes of retryable attempts whose call we never made. No lane failed, so none is used up by them."""
 
 NO_BLIND_RETRY = "truncated"
 """The unusable reply that the same cap would only cut again (O04)."""
@@ -196,11 +200,13 @@ def next_lane(history: Sequence[Tried], policy: Policy, order: Sequence[str], st
 
 
 def _is_ours(one: Tried, policy: Policy) -> bool:
-    """Whether a call was lost by our own end, where trying it again costs nothing: a restart is no failure of the lane.
+    """Whether a call was never made, or was lost by our own end where trying it again costs nothing.
 
-    It costs nothing on a lane priced 0, and where the lane said that it never had the call. The job's lifetime cap of
-    attempts bounds it.
+    A restart is no failure of the lane. It costs nothing on a lane priced 0, and where the lane said that it never had
+    the call. The job's lifetime cap of attempts bounds what was called.
     """
+    if one.outcome == "retryable" and one.code in UNCALLED:
+        return True
     lane = policy.lanes.get(one.lane)
     costs_nothing = one.resolution == "same" and lane is not None and lane.price.kind == "free"
     return one.code in OUR_END and (costs_nothing or one.resolution == "absent")

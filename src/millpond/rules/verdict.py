@@ -14,7 +14,7 @@ from millpond.rules.job import Outcome, Usage
 from millpond.rules.outcome import WORKED, Classified, classify
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.price import Cost, cost, worst_case
-from millpond.rules.router import NOT_COUNTED, OUR_END, Exhausted, Step, Tried, backoff_ms, next_lane
+from millpond.rules.router import NOT_COUNTED, OUR_END, UNCALLED, Exhausted, Step, Tried, backoff_ms, next_lane
 
 
 def end(heard: Heard, lane: LanePolicy, policy: Policy) -> Ending:
@@ -38,7 +38,7 @@ def verdict(
     outcome, classified = ending.outcome, ending.classified
     if outcome == "ok":
         return ACCEPT
-    if outcome in NOT_COUNTED:
+    if outcome in NOT_COUNTED or (outcome == "retryable" and classified.code in UNCALLED):
         return Then("release", uncounted=True)
     if outcome == "ambiguous":
         return _undecided(ending, tried, policy, order, step, chance)

@@ -44,8 +44,9 @@ def settle(
 ) -> Settled:
     """End an attempt on evidence; may be repeated. `job` is the lease in hand, None once the call was detached.
 
-    `how` the evidence came is kept of an attempt whose end was unknown before. A job that would go on after an end that
-    is unknown still is held instead while the lane can be asked.
+    `lane` "" is the attempt's own, where nobody could ask for it. `how` the evidence came is kept of an attempt whose
+    end was unknown before. A job that would go on after an end that is unknown still is held instead while the lane can
+    be asked.
 
     In this order, in one transaction: the attempt's end and usage, the reply, the artifact, the job's own move, the
     lane's closing, the wake of whatever waited for this key. Raises UsageError for an attempt that the ledger does not
@@ -64,7 +65,7 @@ def settle(
         if ending.evidence.reply is not None:
             tx.all("insert_reply", uid=uid, body=dump_reply(ending.evidence.reply))
         return Settled(accepted=False, moved=False, charge=owed(tx, uid))
-    evidence = ending.evidence
+    evidence, lane = ending.evidence, lane or attempt.lane
     if evidence.reply is not None and ending.outcome in ("ok", "unusable"):
         tx.all("insert_reply", uid=uid, body=dump_reply(evidence.reply))
     settled = Settled(accepted=False, moved=False)

@@ -20,7 +20,7 @@ from millpond.rules import effects as steps
 from millpond.rules.admission import Admitted, LaneLoad, NotNow, admit, room
 from millpond.rules.effects import ACCEPT, Charge, Effect, Facts, Heard, Instead, Recorded, Reserved, Silence
 from millpond.rules.errors import LeaseLost
-from millpond.rules.evidence import Absent, Evidence, Unknown
+from millpond.rules.evidence import LEASE_TOO_OLD, Absent, Evidence, Unknown, uncalled
 from millpond.rules.job import Lease, OwnerRow
 from millpond.rules.journey import journey
 from millpond.rules.policy import Policy
@@ -177,9 +177,9 @@ class Flight:
             return self._hear()
         now_ms = self._.clock()
         if now_ms - self.taken_ms >= self._.policy.lease_ms or not self._drainer.may_send(self.lease.owner):
-            return self._heard(Evidence(sent="no", said="retryable", code="lease_too_old"))
+            return self._heard(uncalled("lease_too_old", LEASE_TOO_OLD))
         if not self._.store.holds(self.lease):
-            return self._heard(Evidence(sent="no", said="retryable", code="lease_lost"))
+            return self._heard(uncalled("lease_lost", "cancelled before the call"))
         plan = self._.plan(effect.lane)
         seen = evidence(plan, self.uid, self.lease.fingerprint, self._.rng)
         kept = memory(plan, seen, self.uid, self.lease.fingerprint, self._.rng)
