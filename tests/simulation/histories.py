@@ -248,6 +248,17 @@ def a_cancelled_call_answers_who_asks_again(world: World) -> None:
     world.calm()
 
 
+def a_cancelled_call_that_nobody_waited_for_answers_the_next(world: World) -> None:
+    """By a job of his own, which is done: the one that made the call stays cancelled."""
+    first, *_ = world.drainers
+    call = in_flight(world, first, job := ask(world), OK)
+    world.cancel(job, HOLD_MS)
+    finish(world, call)
+    again = ask(world)
+    assert (state(world, job), state(world, again)) == ("cancelled", "done")
+    world.calm()
+
+
 def what_kills_its_worker_again_and_again_fails(world: World) -> None:
     """Not for ever: a poisonous job must not kill all workers there are."""
     job = ask(world)
@@ -539,6 +550,34 @@ def a_lane_is_asked_before_its_job_fails_for_want_of_another(world: World) -> No
     world.calm()
 
 
+def past_its_hold(world: World) -> tuple[int, Flight]:
+    """A call that a person has cancelled and whose process died: its hold is over, and its lane has the reply."""
+    first, *_ = world.drainers
+    call = in_flight(world, first, job := ask(world), OK)
+    world.cancel(job, 0)
+    world.crash(first)
+    world.store.reclaim(first.owner)
+    world.pass_time(OK.takes_ms)
+    return job, call
+
+
+def a_lane_is_asked_before_who_asks_anew_pays_again(world: World) -> None:
+    _, call = past_its_hold(world)
+    job = ask(world)
+    finish(world, take(world, world.drainers[1], job))
+    assert (state(world, job), answered_by(world, job)) == ("done", call.uid)
+    world.calm()
+
+
+def a_lane_is_asked_before_a_retry_pays_again(world: World) -> None:
+    job, call = past_its_hold(world)
+    world.retry(job)
+    finish(world, take(world, world.drainers[1], job))
+    assert (state(world, job), len(world.witness.calls)) == ("done", 1), "its lane had the reply, and was not asked"
+    assert answered_by(world, job) == call.uid
+    world.calm()
+
+
 def a_call_that_would_leave_after_its_lease_does_not(world: World) -> None:
     """Its process lives, beats and is slow; then it dies. Nobody would know how long the call may run."""
     first, second, *_ = world.drainers
@@ -744,6 +783,7 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (a_frozen_drainer_s_reply_is_taken_from_it, two_lanes(soft_timeout_ms=None)),
         (a_frozen_drainer_sends_nothing_when_it_wakes, two_lanes()),
         (a_cancelled_call_answers_who_asks_again, two_lanes()),
+        (a_cancelled_call_that_nobody_waited_for_answers_the_next, two_lanes()),
         (what_kills_its_worker_again_and_again_fails, two_lanes()),
         (evidence_is_not_replaced, two_lanes()),
         (a_person_decides_what_was_asked, two_lanes("ask")),
@@ -763,6 +803,8 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (a_call_of_the_dead_is_held_where_the_lane_remembers, two_lanes(**REMEMBERS)),
         (a_hold_outlives_its_listener_where_the_lane_remembers, two_lanes(**REMEMBERS)),
         (a_lane_is_asked_before_its_job_fails_for_want_of_another, one_lane(max_attempts=1, hold_ms=NO_HOLD)),
+        (a_lane_is_asked_before_who_asks_anew_pays_again, one_lane(hold_ms=NO_HOLD)),
+        (a_lane_is_asked_before_a_retry_pays_again, one_lane(hold_ms=NO_HOLD)),
         (a_call_that_left_late_is_not_taken_for_absent, one_lane(hold_ms=LONG_HOLD)),
         (a_clock_that_was_set_anew_proves_nothing, one_lane(hold_ms=LONG_HOLD)),
         (a_clock_set_forward_before_the_question_makes_no_call_older, one_lane("same", hold_ms=NO_HOLD)),

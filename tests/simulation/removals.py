@@ -257,6 +257,15 @@ def fail_before_a_lane_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leasing, "read_past", lamed)
 
 
+def look_back_at_what_blocks(verb: Any) -> Remove:
+    """A verb that lets go of a call with its hold, whatever its lane may have to say."""
+
+    def take_out(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(verb, "may_speak", holds.is_blocking)
+
+    return take_out
+
+
 def take_silence_for_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recall, "settled_after_ms", lambda _policy, _lane: 0)
 
@@ -464,6 +473,7 @@ REMOVALS: dict[str, Removal] = {
             without_sql(
                 ("artifacts_in_force", "(SELECT min(j.id) FROM job j WHERE j.artifact_id = a.id) AS job_id", "t.job_id")
             ),
+            "a_cancelled_call_that_nobody_waited_for_answers_the_next",
         ),
         Removal(
             "A key belongs to the work of a call that may still answer it",
@@ -533,6 +543,16 @@ REMOVALS: dict[str, Removal] = {
             "The lane is asked before its job fails for want of another lane",
             fail_before_a_lane_is_asked,
             "a_lane_is_asked_before_its_job_fails_for_want_of_another",
+        ),
+        Removal(
+            "Who asks anew looks back at what a lane can still be asked for",
+            look_back_at_what_blocks(enqueue),
+            "a_lane_is_asked_before_who_asks_anew_pays_again",
+        ),
+        Removal(
+            "A retry decides nothing that a lane can still be asked for",
+            look_back_at_what_blocks(persons),
+            "a_lane_is_asked_before_a_retry_pays_again",
         ),
         Removal("A lane's silence proves something only once the call has ended and settled", take_silence_for_proof),
         Removal(

@@ -22,6 +22,11 @@ def is_blocking(attempt: Any, now_ms: int) -> bool:
     return attempt.hold_until_ms is not None and attempt.hold_until_ms > now_ms
 
 
+def may_speak(attempt: Any, now_ms: int) -> bool:
+    """Blocking, or past its hold and undecided where its lane can be asked: whoever calls its key again asks first."""
+    return is_blocking(attempt, now_ms) or attempt.recall_hold_ms is not None
+
+
 def unheard_until_ms(attempt: Any, now_ms: int) -> int:
     """Until when a key is held for an attempt whose end is unknown from now on and to which nobody listens.
 

@@ -54,11 +54,11 @@ SELECT id, idempotency_key, fingerprint, state, lease_no, wait_reason, not_befor
 FROM job WHERE idempotency_key IN {list keys} AND live = 1
 
 -- name: open_or_undecided
--- Whatever may still bring evidence for these keys; the caller asks `is_blocking` of each.
-SELECT seq, idempotency_key, fingerprint, outcome, listener, hold_until_ms FROM attempt
+-- Whatever may still bring evidence for these keys; the caller asks `is_blocking` or `may_speak` of each.
+SELECT seq, idempotency_key, fingerprint, outcome, listener, hold_until_ms, recall_hold_ms FROM attempt
 WHERE idempotency_key IN {list keys} AND outcome IS NULL
 UNION ALL
-SELECT seq, idempotency_key, fingerprint, outcome, listener, hold_until_ms FROM attempt
+SELECT seq, idempotency_key, fingerprint, outcome, listener, hold_until_ms, recall_hold_ms FROM attempt
 WHERE idempotency_key IN {list keys} AND outcome = 'ambiguous' AND resolution IS NULL
 ORDER BY seq
 
