@@ -379,6 +379,37 @@ def a_clock_that_is_set_forward_ends_no_hold(world: World) -> None:
     world.calm()
 
 
+def a_clock_that_is_set_forward_ends_no_hold_for_a_lane_to_be_asked(world: World) -> None:
+    """Nobody listens any more. By the time on the wall the hold is long over, and the lane has the reply soon."""
+    first, second, *_ = world.drainers
+    call = in_flight(world, first, job := ask(world), OK)
+    world.crash(first)
+    world.tend(second)
+    world.set_clock(second, 3_600_000)
+    finish(world, take(world, second, job))
+    assert state(world, job) == "waiting/held"
+    world.pass_time(OK.takes_ms)
+    world.tend(second)
+    assert (state(world, job), answered_by(world, job)) == ("done", call.uid)
+    world.calm()
+
+
+def a_clock_that_is_set_forward_forgets_no_call_for_which_a_lane_is_asked(world: World) -> None:
+    """Its job is cancelled, and whoever asks for the same an hour later, by the wall, is answered by its reply."""
+    first, second, *_ = world.drainers
+    call = in_flight(world, first, job := ask(world), OK)
+    world.crash(first)
+    world.tend(second)
+    world.cancel(job, 0)
+    world.set_clock(second, 3_600_000)
+    with world._seen_by(second):
+        assert not world.store.forget(call.uid), "it was forgotten within its hold"
+    world.pass_time(OK.takes_ms)
+    world.tend(second)
+    assert state(world, ask(world)) == "done"
+    world.calm()
+
+
 def a_lease_whose_task_died_is_taken_back_by_its_owner(world: World) -> None:
     """The process lives, so nobody else may judge."""
     owner, other, *_ = world.drainers
@@ -792,6 +823,8 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (a_drainer_that_slept_is_not_known_by_its_old_name, two_lanes()),
         (a_drainer_that_slept_unseen_keeps_its_calls, two_lanes(soft_timeout_ms=None)),
         (a_clock_that_is_set_forward_ends_no_hold, two_lanes(soft_timeout_ms=None)),
+        (a_clock_that_is_set_forward_ends_no_hold_for_a_lane_to_be_asked, one_lane("same", hold_ms=LONG_HOLD)),
+        (a_clock_that_is_set_forward_forgets_no_call_for_which_a_lane_is_asked, one_lane("same", hold_ms=LONG_HOLD)),
         (a_lease_whose_task_died_is_taken_back_by_its_owner, two_lanes()),
         (a_call_that_breaks_wakes_who_waits_for_it, two_lanes()),
         (a_late_reply_replaces_an_estimate, two_lanes("same", price=DEAR, max_output_tokens=100)),

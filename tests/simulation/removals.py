@@ -319,6 +319,15 @@ def hold_by_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Listening, "end_holds", lamed)
 
 
+def end_by_the_wall(verb: Any) -> Remove:
+    """A verb that takes the wall's word for the end of a hold."""
+
+    def take_out(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(verb, "is_blocking", lambda attempt, now_ms, *_: holds.is_blocking(attempt, now_ms))
+
+    return take_out
+
+
 def let_nothing_lapse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store.Store, "lapse", lambda *_, **__: reclaim.Reclaimed())
 
@@ -462,6 +471,16 @@ REMOVALS: dict[str, Removal] = {
             "A hold ends by the clock of its listener, not by the wall's",
             hold_by_the_wall,
             "a_clock_that_is_set_forward_ends_no_hold",
+        ),
+        Removal(
+            "Nor does a hold for which a lane can be asked: it lasts by the age of its call",
+            end_by_the_wall(ledger),
+            "a_clock_that_is_set_forward_ends_no_hold_for_a_lane_to_be_asked",
+        ),
+        Removal(
+            "What nobody waits for is not decided sooner either",
+            end_by_the_wall(asking),
+            "a_clock_that_is_set_forward_forgets_no_call_for_which_a_lane_is_asked",
         ),
         Removal(
             "An owner takes back its own leases that nobody renews",
