@@ -13,6 +13,7 @@ from item_database import add, bodies, finish, open_items, run_script, start_scr
 
 from millpond.db import writer
 from millpond.db.sqlite import SqliteDatabase
+from millpond.db.turnstile import Turnstile
 from millpond.rules.errors import QueueBusy, QueueUnavailable
 
 
@@ -204,7 +205,18 @@ def open_items_busy(path: Path) -> SqliteDatabase:
     return open_items(path, busy_ms=30)
 
 
-def test_a_turnstile_that_others_keep_is_busy_for_all_who_wait(database: SqliteDatabase, path: Path):
+def test_a_process_that_is_frozen_in_the_turnstile_keeps_no_writer_out(database: SqliteDatabase, path: Path):
+    """SQLite's own lock is free: the turnstile is fairness only."""
+    frozen = Turnstile(path.with_name(path.name + ".turnstile"))
+    assert frozen.enter(30)
+    impatient = open_items_busy(path)
+    assert [impatient.write(add()) for _ in range(3)] == [1, 2, 3]
+    assert impatient.checkpoint()
+    frozen.close()
+    impatient.close()
+
+
+def test_a_transaction_that_others_keep_open_is_busy_for_all_who_wait(database: SqliteDatabase, path: Path):
     impatient = open_items_busy(path)
     company = Company(database)
     errors: list[Exception] = []
@@ -221,7 +233,7 @@ def test_a_turnstile_that_others_keep_is_busy_for_all_who_wait(database: SqliteD
     for thread in threads:
         thread.join()
     assert len(errors) == 4
-    assert "turnstile" in str(errors[0])
+    assert "stayed locked" in str(errors[0])
     company.let_go()
     assert impatient.write(add()) == 1
     impatient.close()

@@ -14,7 +14,7 @@ from opened import Open
 from millpond import AsyncQueue, Queue
 from millpond.drill.faultlane import FaultLane
 from millpond.engine import drain, recall, reconciling
-from millpond.engine.clock import wall_ms
+from millpond.engine.clock import boot, boot_ms, wall_ms
 from millpond.lanes.lane import Call, Question
 from millpond.rules.evidence import Evidence, Recalled, Unknown
 from millpond.rules.job import Attempt, Prompt, Reply, Usage
@@ -299,6 +299,9 @@ def test_a_call_whose_work_is_gone_is_passed_over_and_said(
         assert f"attempt {purged.uid}: the work of job {purged.job_id}" in caplog.text
         queue.store.now_ms = lambda: wall_ms() + 601_000
         queue.drain()
+        assert purged.uid in [row.uid for row in queue.ledger() if row.resolution is None], "by the wall alone"
+        queue.store.boot = lambda: replace(boot(), ms=boot_ms() + 601_000)
+        queue.reconcile()
         assert [(row.outcome, row.resolution) for row in queue.ledger()] == [
             ("ambiguous", "nobody"),
             ("ok", "recalled"),

@@ -19,6 +19,11 @@ def test_silence_proves_something_once_the_call_can_neither_run_nor_settle() -> 
     assert proves_absence(POLICY, LANE, 80_000)
 
 
+def test_a_clock_that_is_set_forward_makes_no_interval_longer_than_the_call_is_old() -> None:
+    at_ms = next_ask_ms(POLICY, LANE, age_ms=6_000, ended_ms=0, hold_until_ms=100_000, now_ms=1_200_000)
+    assert at_ms == 1_206_000
+
+
 def asks(hold_until_ms: int, end_ms: int) -> list[int]:
     """All times at which a call that began and was lost at 0 is asked for."""
     times = [0]

@@ -248,6 +248,17 @@ def a_cancelled_call_answers_who_asks_again(world: World) -> None:
     world.calm()
 
 
+def a_cancelled_call_that_nobody_waited_for_answers_the_next(world: World) -> None:
+    """By a job of his own, which is done: the one that made the call stays cancelled."""
+    first, *_ = world.drainers
+    call = in_flight(world, first, job := ask(world), OK)
+    world.cancel(job, HOLD_MS)
+    finish(world, call)
+    again = ask(world)
+    assert (state(world, job), state(world, again)) == ("cancelled", "done")
+    world.calm()
+
+
 def what_kills_its_worker_again_and_again_fails(world: World) -> None:
     """Not for ever: a poisonous job must not kill all workers there are."""
     job = ask(world)
@@ -365,6 +376,37 @@ def a_clock_that_is_set_forward_ends_no_hold(world: World) -> None:
         until(world, other.flights[0], steps.Call)
     finish(world, call)
     assert (state(world, again), answered_by(world, again)) == ("done", call.uid)
+    world.calm()
+
+
+def a_clock_that_is_set_forward_ends_no_hold_for_a_lane_to_be_asked(world: World) -> None:
+    """Nobody listens any more. By the time on the wall the hold is long over, and the lane has the reply soon."""
+    first, second, *_ = world.drainers
+    call = in_flight(world, first, job := ask(world), OK)
+    world.crash(first)
+    world.tend(second)
+    world.set_clock(second, 3_600_000)
+    finish(world, take(world, second, job))
+    assert state(world, job) == "waiting/held"
+    world.pass_time(OK.takes_ms)
+    world.tend(second)
+    assert (state(world, job), answered_by(world, job)) == ("done", call.uid)
+    world.calm()
+
+
+def a_clock_that_is_set_forward_forgets_no_call_for_which_a_lane_is_asked(world: World) -> None:
+    """Its job is cancelled, and whoever asks for the same an hour later, by the wall, is answered by its reply."""
+    first, second, *_ = world.drainers
+    call = in_flight(world, first, job := ask(world), OK)
+    world.crash(first)
+    world.tend(second)
+    world.cancel(job, 0)
+    world.set_clock(second, 3_600_000)
+    with world._seen_by(second):
+        assert not world.store.forget(call.uid), "it was forgotten within its hold"
+    world.pass_time(OK.takes_ms)
+    world.tend(second)
+    assert state(world, ask(world)) == "done"
     world.calm()
 
 
@@ -536,6 +578,34 @@ def a_lane_is_asked_before_its_job_fails_for_want_of_another(world: World) -> No
     assert state(world, job) == "leased", f"job {job} is {state(world, job)}, and its lane was not asked"
     finish(world, second.flights[0])
     assert (state(world, job), answered_by(world, job)) == ("done", call.uid)
+    world.calm()
+
+
+def past_its_hold(world: World) -> tuple[int, Flight]:
+    """A call that a person has cancelled and whose process died: its hold is over, and its lane has the reply."""
+    first, *_ = world.drainers
+    call = in_flight(world, first, job := ask(world), OK)
+    world.cancel(job, 0)
+    world.crash(first)
+    world.store.reclaim(first.owner)
+    world.pass_time(OK.takes_ms)
+    return job, call
+
+
+def a_lane_is_asked_before_who_asks_anew_pays_again(world: World) -> None:
+    _, call = past_its_hold(world)
+    job = ask(world)
+    finish(world, take(world, world.drainers[1], job))
+    assert (state(world, job), answered_by(world, job)) == ("done", call.uid)
+    world.calm()
+
+
+def a_lane_is_asked_before_a_retry_pays_again(world: World) -> None:
+    job, call = past_its_hold(world)
+    world.retry(job)
+    finish(world, take(world, world.drainers[1], job))
+    assert (state(world, job), len(world.witness.calls)) == ("done", 1), "its lane had the reply, and was not asked"
+    assert answered_by(world, job) == call.uid
     world.calm()
 
 
@@ -757,6 +827,7 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (a_frozen_drainer_s_reply_is_taken_from_it, two_lanes(soft_timeout_ms=None)),
         (a_frozen_drainer_sends_nothing_when_it_wakes, two_lanes()),
         (a_cancelled_call_answers_who_asks_again, two_lanes()),
+        (a_cancelled_call_that_nobody_waited_for_answers_the_next, two_lanes()),
         (what_kills_its_worker_again_and_again_fails, two_lanes()),
         (evidence_is_not_replaced, two_lanes()),
         (a_person_decides_what_was_asked, two_lanes("ask")),
@@ -765,6 +836,8 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (a_drainer_that_slept_is_not_known_by_its_old_name, two_lanes()),
         (a_drainer_that_slept_unseen_keeps_its_calls, two_lanes(soft_timeout_ms=None)),
         (a_clock_that_is_set_forward_ends_no_hold, two_lanes(soft_timeout_ms=None)),
+        (a_clock_that_is_set_forward_ends_no_hold_for_a_lane_to_be_asked, one_lane("same", hold_ms=LONG_HOLD)),
+        (a_clock_that_is_set_forward_forgets_no_call_for_which_a_lane_is_asked, one_lane("same", hold_ms=LONG_HOLD)),
         (a_lease_whose_task_died_is_taken_back_by_its_owner, two_lanes()),
         (a_call_that_breaks_wakes_who_waits_for_it, two_lanes()),
         (a_late_reply_replaces_an_estimate, two_lanes("same", price=DEAR, max_output_tokens=100)),
@@ -776,6 +849,8 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (a_call_of_the_dead_is_held_where_the_lane_remembers, two_lanes(**REMEMBERS)),
         (a_hold_outlives_its_listener_where_the_lane_remembers, two_lanes(**REMEMBERS)),
         (a_lane_is_asked_before_its_job_fails_for_want_of_another, one_lane(max_attempts=1, hold_ms=NO_HOLD)),
+        (a_lane_is_asked_before_who_asks_anew_pays_again, one_lane(hold_ms=NO_HOLD)),
+        (a_lane_is_asked_before_a_retry_pays_again, one_lane(hold_ms=NO_HOLD)),
         (a_call_that_left_late_is_not_taken_for_absent, one_lane(hold_ms=LONG_HOLD)),
         (a_clock_that_was_set_anew_proves_nothing, one_lane(hold_ms=LONG_HOLD)),
         (a_clock_set_forward_before_the_question_makes_no_call_older, one_lane("same", hold_ms=NO_HOLD)),

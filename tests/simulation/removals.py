@@ -262,6 +262,15 @@ def fail_before_a_lane_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leasing, "read_past", lamed)
 
 
+def look_back_at_what_blocks(verb: Any) -> Remove:
+    """A verb that lets go of a call with its hold, whatever its lane may have to say."""
+
+    def take_out(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(verb, "may_speak", holds.is_blocking)
+
+    return take_out
+
+
 def take_silence_for_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recall, "settled_after_ms", lambda _policy, _lane: 0)
 
@@ -313,6 +322,15 @@ def hold_by_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
         return over
 
     monkeypatch.setattr(Listening, "end_holds", lamed)
+
+
+def end_by_the_wall(verb: Any) -> Remove:
+    """A verb that takes the wall's word for the end of a hold."""
+
+    def take_out(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(verb, "is_blocking", lambda attempt, now_ms, *_: holds.is_blocking(attempt, now_ms))
+
+    return take_out
 
 
 def let_nothing_lapse(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -465,6 +483,16 @@ REMOVALS: dict[str, Removal] = {
             "a_clock_that_is_set_forward_ends_no_hold",
         ),
         Removal(
+            "Nor does a hold for which a lane can be asked: it lasts by the age of its call",
+            end_by_the_wall(ledger),
+            "a_clock_that_is_set_forward_ends_no_hold_for_a_lane_to_be_asked",
+        ),
+        Removal(
+            "What nobody waits for is not decided sooner either",
+            end_by_the_wall(asking),
+            "a_clock_that_is_set_forward_forgets_no_call_for_which_a_lane_is_asked",
+        ),
+        Removal(
             "An owner takes back its own leases that nobody renews",
             let_nothing_lapse,
             "a_lease_whose_task_died_is_taken_back_by_its_owner",
@@ -474,6 +502,7 @@ REMOVALS: dict[str, Removal] = {
             without_sql(
                 ("artifacts_in_force", "(SELECT min(j.id) FROM job j WHERE j.artifact_id = a.id) AS job_id", "t.job_id")
             ),
+            "a_cancelled_call_that_nobody_waited_for_answers_the_next",
         ),
         Removal(
             "A key belongs to the work of a call that may still answer it",
@@ -543,6 +572,16 @@ REMOVALS: dict[str, Removal] = {
             "The lane is asked before its job fails for want of another lane",
             fail_before_a_lane_is_asked,
             "a_lane_is_asked_before_its_job_fails_for_want_of_another",
+        ),
+        Removal(
+            "Who asks anew looks back at what a lane can still be asked for",
+            look_back_at_what_blocks(enqueue),
+            "a_lane_is_asked_before_who_asks_anew_pays_again",
+        ),
+        Removal(
+            "A retry decides nothing that a lane can still be asked for",
+            look_back_at_what_blocks(persons),
+            "a_lane_is_asked_before_a_retry_pays_again",
         ),
         Removal("A lane's silence proves something only once the call has ended and settled", take_silence_for_proof),
         Removal(

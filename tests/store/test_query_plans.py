@@ -34,6 +34,7 @@ HOT = {
     "open_or_undecided": ["one_open_attempt (idempotency_key=?)", "attempt_undecided (idempotency_key=?)"],
     "accept_check": ["one_in_force (idempotency_key=?)", "artifact_retired (idempotency_key=? AND retired_seq>?)"],
     "history": ["attempt_key (idempotency_key=? AND seq>?)"],
+    "living_owners": ["owner USING INDEX owner_living"],
     "leased_by": ["job_leased (lease_owner=?)"],
     "open_attempts_by": ["attempt_open_owner (owner=?)"],
     "listened_by": ["attempt_listener (listener=?)"],
@@ -79,13 +80,14 @@ HOT = {
 }
 """Name -> what its plan must say."""
 
-SMALL_TABLES = {"CONSTANT", "json_each", "lane_state", "owner", "stop", "tally"}
+SMALL_TABLES = {"CONSTANT", "json_each", "lane_state", "stop", "tally"}
 """What may be read whole: never more than a handful of rows."""
 
 REPORT = "the report adds the ledger up, for a person who asks for it"
 
 READ_WHOLE = {
     "count_states": "the slow truth that doctor holds against the tally",
+    "living_owners": "an index of living owners only, a handful of processes",
     "rank_before": "its own subquery, which its limit bounds",
     "ready_of_lane": "its own subquery, which its limit bounds",
     "waiting_for_person": "its own subquery, which its limit bounds",
@@ -104,7 +106,6 @@ READ_WHOLE = {
 }
 SORTED = {
     "count_states": "seven groups",
-    "living_owners": "a handful of processes",
     "open_or_undecided": "a handful of attempts of the keys asked for",
     "shares_of_job": "a group for each submission that is named",
     "submission_states": "a group for each state and disposition, for showing",

@@ -62,8 +62,8 @@ class SqliteDatabase:
     Opening creates the file (mode 0600) or upgrades it. Raises SchemaTooNew for a file of a newer program,
     SettingsError for one of another program or on a network share, QueueUnavailable and QueueBusy as SQLite refuses.
     `durable=False` (the user's `durability: normal`) lets a power loss take the last commits. `busy_ms` bounds each
-    wait for other processes: once at the turnstile, once at SQLite's own lock. `on_commit` is called after each commit,
-    outside all locks.
+    wait for other processes: once at the turnstile, which is then passed by, once at SQLite's own lock. `on_commit` is
+    called after each commit, outside all locks.
     """
 
     def __init__(

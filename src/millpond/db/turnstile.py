@@ -2,12 +2,14 @@
 
 SQLite's own busy handler polls: of four writers the unluckiest got 0.04 of what the luckiest got, and waited 3 s; in a
 line of blocking flocks 0.48 and 0.5 s (DESIGN §8). The turnstile is fairness only. Safety stays with SQLite's own lock,
-so a turnstile file that somebody deleted costs patience and no data.
+so a turnstile file that somebody deleted costs patience and no data, and one in which somebody stands still (a process
+that was frozen there) is passed by.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import threading
 import time
@@ -16,7 +18,8 @@ from pathlib import Path
 
 from millpond.db import fork
 from millpond.db.failures import translate_os
-from millpond.rules.errors import QueueBusy
+
+log = logging.getLogger("millpond.db")
 
 
 class _Waiter:
@@ -34,6 +37,8 @@ class _Waiter:
         self._ended = threading.Event()
         self._wanted = True
         self._error: OSError | None = None
+        self.is_late = False
+        """Whether it was waited for in vain. Nobody waits for it a second time."""
         threading.Thread(target=self._stand, name="millpond-turnstile", daemon=True).start()
 
     def _stand(self) -> None:
@@ -61,7 +66,8 @@ class _Waiter:
 
     def wait(self, seconds: float) -> bool:
         """Whether the lock was got in time; if not, the wait is given up."""
-        if not self._ended.wait(seconds) and self.give_up():
+        if not self._ended.wait(0 if self.is_late else seconds) and self.give_up():
+            self.is_late = True
             return False
         if self._error is not None:
             raise self._error
@@ -101,22 +107,29 @@ class Turnstile:
         self._close = weakref.finalize(self, os.close, descriptor)
         self._descriptor = descriptor
 
-    def enter(self, bound_ms: int) -> None:
-        """Wait for our turn, `bound_ms` at most. Raises QueueBusy after that, QueueUnavailable if flock is refused."""
+    def enter(self, bound_ms: int) -> bool:
+        """Wait for our turn, `bound_ms` at most. False: it did not come, and SQLite's own lock decides.
+
+        After that nobody here waits again until the one who kept it has let us through: each write would wait for a
+        frozen process, however free the database is. Raises QueueUnavailable if flock is refused.
+        """
         deadline = time.monotonic() + bound_ms / 1000
+        was_late = self._waiter is not None and self._waiter.is_late
         try:
             while self._lock(deadline):
                 if self._is_the_file():
-                    return
+                    return True
                 # Somebody deleted or replaced the file while we stood in line: our lock is on a file that nobody else
                 # will ever find (O05).
                 self.close()
         except OSError as error:
             raise translate_os(error, self.path) from error
-        raise QueueBusy(
-            f"other processes kept {self.path} for {bound_ms / 1000:g} s; nothing was written. "
-            f"Try again; if it lasts, find who holds it (`fuser -v {self.path}`)"
-        )
+        if not was_late:
+            log.warning(
+                "other processes kept %s for %g s; going on past it. If it lasts, find who holds it (`fuser -v %s`)",
+                self.path, bound_ms / 1000, self.path,
+            )  # fmt: skip
+        return False
 
     def leave(self) -> None:
         """Let the next one through. Harmless if we were not inside, and due after an interrupted `enter` too."""

@@ -198,7 +198,8 @@ class Recaller:
 
     async def _forget(self, uid: str) -> bool:
         bill = partial(worst_of, policy=self._policy)
-        return await self._scribe.write(partial(asking.forget, uid=uid, bill=bill, now_ms=self._store.now_ms()))
+        now = {"now_ms": self._store.now_ms(), "boot": self._store.boot()}
+        return await self._scribe.write(partial(asking.forget, uid=uid, bill=bill, **now))
 
     async def _settle(self, one: ToAsk, proof: Proof) -> None:
         now_ms = self._store.now_ms()

@@ -40,9 +40,10 @@ def next_ask_ms(
 ) -> int:
     """When a lane that is asked now is asked the next time, if its answer settles nothing.
 
-    At growing intervals; at once when an absence begins to prove something, and when the hold ends.
+    At growing intervals, none longer than the call is old, whatever the wall clock says; at once when an absence begins
+    to prove something, and when the hold ends.
     """
-    soonest = now_ms + max(policy.recall_first_ms, now_ms - ended_ms)
+    soonest = now_ms + max(policy.recall_first_ms, min(now_ms - ended_ms, age_ms))
     marks = [now_ms - age_ms + settled_after_ms(policy, lane), *([hold_until_ms] if hold_until_ms is not None else [])]
     return min([soonest, *(mark for mark in marks if mark > now_ms)])
 

@@ -10,8 +10,7 @@ from millpond.db.database import Transaction
 from millpond.rules.boot import Boot
 from millpond.rules.job import Work
 from millpond.store.bodies import load_work
-from millpond.store.holds import is_blocking
-from millpond.store.ledger import age
+from millpond.store.holds import age, is_blocking
 from millpond.store.settle import Bill, resolve
 
 
@@ -98,12 +97,12 @@ def ask_again(tx: Transaction, next_ms: Mapping[str, int], now_ms: int) -> set[s
     }
 
 
-def forget(tx: Transaction, uid: str, bill: Bill, now_ms: int) -> bool:
+def forget(tx: Transaction, uid: str, bill: Bill, now_ms: int, boot: Boot | None = None) -> bool:
     """Decide a call whose hold is over and for whose key no job is alive: nobody pays for it again. Whether it was."""
     attempt = tx.one("attempt_by_uid", uid=uid)
     if attempt is None or attempt.outcome != "ambiguous" or attempt.resolution is not None:
         return False
-    if is_blocking(attempt, now_ms) or tx.one("live_job", key=attempt.idempotency_key) is not None:
+    if is_blocking(attempt, now_ms, boot) or tx.one("live_job", key=attempt.idempotency_key) is not None:
         return False
     _decide(tx, attempt, bill, now_ms)
     return True

@@ -11,7 +11,7 @@ from millpond.rules.errors import KeyConflict
 from millpond.rules.job import Disposition, Receipt
 from millpond.rules.lifecycle import UNBORN, WAIT_REASON, Move, advance
 from millpond.store.bodies import dump
-from millpond.store.holds import hold_end_ms, is_blocking
+from millpond.store.holds import hold_end_ms, is_blocking, may_speak
 from millpond.store.moves import FAR_FUTURE_MS, HELD, move, note
 
 CHUNK_REQUESTS = 500
@@ -87,6 +87,8 @@ class _Key:
     artifact: Any = None
     job: _Job | None = None
     blocked: list[Any] = field(default_factory=list[Any])
+    speaking: list[Any] = field(default_factory=list[Any])
+    """Those that block, and those past their hold that their lane can still be asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,8 @@ def _look_up(tx: Transaction, asked: Sequence[Asked], now_ms: int) -> dict[str, 
         if is_blocking(row, now_ms):
             key.fingerprint = key.fingerprint or row.fingerprint
             key.blocked.append(row)
+        if may_speak(row, now_ms):
+            key.speaking.append(row)
     return found
 
 
@@ -229,7 +233,9 @@ def _new_job(one: Asked, key: _Key, last_seq: int, now_ms: int) -> _Job:
     """A job for a key that has none: born done beside an artifact, held behind an open end, scheduled, or ready."""
     if key.artifact is not None:
         return _Job(one, "enqueue_answered", artifact_id=key.artifact.id, floor_seq=last_seq)
-    floor = min(attempt.seq for attempt in key.blocked) - 1 if key.blocked else last_seq
+    # The job looks back at what may still speak. Past its hold, what a caller's own key named before is not its work.
+    speaking = [attempt.seq for attempt in key.speaking if attempt.fingerprint == one.fingerprint]
+    floor = min(speaking) - 1 if speaking else last_seq
     if one.not_before_ms is not None and one.not_before_ms > now_ms:
         # Scheduled even where the key is blocked: a hold that ends sooner must not start it, and record looks again.
         return _Job(one, "schedule", wait_until_ms=one.not_before_ms, floor_seq=floor)

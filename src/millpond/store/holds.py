@@ -6,20 +6,48 @@ from collections.abc import Iterable
 from typing import Any
 
 from millpond.db.database import Transaction
+from millpond.rules.boot import Boot, age_ms
 from millpond.rules.job import State
 from millpond.store.moves import move
 
 
-def blocking(tx: Transaction, key: str, now_ms: int) -> list[Any]:
+def blocking(tx: Transaction, key: str, now_ms: int, here: Boot | None = None) -> list[Any]:
     """The attempts of this key that keep it from being called again, oldest first."""
-    return [row for row in tx.all("open_or_undecided", keys=[key]) if is_blocking(row, now_ms)]
+    return [row for row in tx.all("open_or_undecided", keys=[key]) if is_blocking(row, now_ms, here)]
 
 
-def is_blocking(attempt: Any, now_ms: int) -> bool:
-    """Open, listened to by a living owner, or still within its hold."""
+def is_blocking(attempt: Any, now_ms: int, here: Boot | None = None) -> bool:
+    """Open, listened to by a living owner, or still within its hold.
+
+    `here`: now, on a clock that nobody sets. Whoever is about to decide a call, or to make another, must know it.
+    """
     if attempt.outcome is None or attempt.listener is not None:
         return True
-    return attempt.hold_until_ms is not None and attempt.hold_until_ms > now_ms
+    return attempt.hold_until_ms is not None and _ends_ms(attempt, now_ms, here) > now_ms
+
+
+def _ends_ms(attempt: Any, now_ms: int, here: Boot | None) -> int:
+    """When a hold without a listener ends, on the wall clock as it is now.
+
+    A wall clock that was set forward ends none for which a lane can be asked: it lasts at least as long from the call's
+    row, by that call's age, as it was to last from its end.
+    """
+    if here is None or attempt.recall_hold_ms is None:
+        return attempt.hold_until_ms
+    hold_ms = min(attempt.hold_until_ms - attempt.ended_ms, attempt.recall_hold_ms)
+    return max(attempt.hold_until_ms, now_ms + hold_ms - age(attempt, now_ms, here))
+
+
+def age(attempt: Any, now_ms: int, here: Boot | None) -> int:
+    """How long ago a call was recorded (ms)."""
+    began_ms = attempt.started_boot_ms
+    then = Boot(attempt.boot_id, began_ms) if attempt.boot_id and began_ms is not None else None
+    return age_ms(attempt.started_ms, then, here, now_ms)
+
+
+def may_speak(attempt: Any, now_ms: int) -> bool:
+    """Blocking, or past its hold and undecided where its lane can be asked: whoever calls its key again asks first."""
+    return is_blocking(attempt, now_ms) or attempt.recall_hold_ms is not None
 
 
 def unheard_until_ms(attempt: Any, now_ms: int) -> int:
@@ -40,13 +68,13 @@ def left_at_ms(attempt: Any, now_ms: int) -> int:
     return attempt.hold_until_ms if attempt.recall_hold_ms is not None else now_ms
 
 
-def hold_end_ms(blocked: Iterable[Any]) -> int | None:
+def hold_end_ms(blocked: Iterable[Any], now_ms: int = 0, here: Boot | None = None) -> int | None:
     """When the timer should look again; None if only an event can say: the end of an open attempt, or a listener."""
     ends: list[int] = []
     for attempt in blocked:
         if attempt.outcome is None or attempt.listener is not None:
             return None
-        ends.append(attempt.hold_until_ms)
+        ends.append(_ends_ms(attempt, now_ms, here))
     return max(ends)
 
 

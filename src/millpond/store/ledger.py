@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from millpond.db.database import Transaction
-from millpond.rules.boot import Boot, age_ms
+from millpond.rules.boot import Boot
 from millpond.rules.effects import Facts, Instead, Recorded
 from millpond.rules.errors import LeaseLost
 from millpond.rules.job import Attempt, Lease
 from millpond.rules.price import from_micro
 from millpond.rules.router import Past, Tried, Undecided
 from millpond.rules.stops import stop_of
-from millpond.store.holds import blocking, hold_end_ms, is_blocking
+from millpond.store.holds import age, blocking, hold_end_ms, is_blocking
 from millpond.store.moves import move, note
 from millpond.store.stops import standing
 
@@ -52,9 +52,9 @@ def record(
     if job.artifact_id is not None:
         move(tx, job, "answer", now_ms, artifact_id=job.artifact_id, by="artifact")
         return Instead("answered")
-    blocked = blocking(tx, job.idempotency_key, now_ms)
+    blocked = blocking(tx, job.idempotency_key, now_ms, boot)
     if blocked:
-        move(tx, job, "hold", now_ms, not_before_ms=hold_end_ms(blocked))
+        move(tx, job, "hold", now_ms, not_before_ms=hold_end_ms(blocked, now_ms, boot))
         return Instead("held")
     if (stopped := stop_of(standing(tx), lane, free_lanes)) is not None:
         move(tx, job, "release", now_ms, data={"stopped": stopped.words})
@@ -109,15 +109,9 @@ def read_past(tx: Transaction, key: str, floor_seq: int, now_ms: int | None = No
                 age(row, now_ms or 0, boot) if row.recall_hold_ms is not None else None,
             )
             for row in undecided
-            if now_ms is None or not is_blocking(row, now_ms)
+            if now_ms is None or not is_blocking(row, now_ms, boot)
         ),
     )
-
-
-def age(row: Any, now_ms: int, here: Boot | None) -> int:
-    """How long ago the call of a row was recorded (ms)."""
-    then = Boot(row.boot_id, row.started_boot_ms) if row.boot_id and row.started_boot_ms is not None else None
-    return age_ms(row.started_ms, then, here, now_ms)
 
 
 def routing(tx: Transaction, job_id: int) -> tuple[str, str, Past]:

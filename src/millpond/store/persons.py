@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from millpond.db.database import Transaction
 from millpond.rules.lifecycle import EventKind, may
 from millpond.store.bodies import load_work
-from millpond.store.holds import blocking, hold_end_ms
+from millpond.store.holds import blocking, hold_end_ms, is_blocking, may_speak
 from millpond.store.moves import move, note
 from millpond.store.settle import Bill, make_ambiguous, resolve, unpriced
 
@@ -197,17 +197,21 @@ def _hand_over(tx: Transaction, job: Any, to_job: int, now_ms: int) -> None:
 
 
 def _start_anew(tx: Transaction, job: Any, *, granted: int, lane: str | None, bill: Bill, now_ms: int) -> None:
-    """Ready, or held behind an attempt that may still speak, with `granted` further attempts.
+    """Ready, or held behind an attempt that may still bring its reply, with `granted` further attempts.
 
-    What is unknown and no longer held is decided by that: who asks again may pay a second time.
+    What is unknown, no longer held, and can be asked of no lane is decided by that: who asks again may pay a second
+    time. Where a lane can be asked it is asked first, and then the policy decides, as after a hold.
     """
-    blocked = blocking(tx, job.idempotency_key, now_ms)
-    floor = min(one.seq for one in blocked) - 1 if blocked else tx.all("last_attempt_seq")[0].seq
+    unknown = tx.all("open_or_undecided", keys=[job.idempotency_key])
+    blocked = [one for one in unknown if is_blocking(one, now_ms)]
+    is_asked = any(may_speak(one, now_ms) for one in unknown)
+    floor = unknown[0].seq - 1 if is_asked else tx.all("last_attempt_seq")[0].seq
     tx.all("renew_budget", job_id=job.id, granted=granted, floor_seq=floor, wished_lane=lane)
     if blocked:
         move(tx, job, "retry_held", now_ms, not_before_ms=hold_end_ms(blocked), next_lane="")
     else:
-        settle_undecided(tx, job, "same", bill, now_ms)
+        if not is_asked:
+            settle_undecided(tx, job, "same", bill, now_ms)
         move(tx, job, "retry", now_ms, next_lane="")
 
 

@@ -54,11 +54,15 @@ SELECT id, idempotency_key, fingerprint, state, lease_no, wait_reason, not_befor
 FROM job WHERE idempotency_key IN {list keys} AND live = 1
 
 -- name: open_or_undecided
--- Whatever may still bring evidence for these keys; the caller asks `is_blocking` of each.
-SELECT seq, idempotency_key, fingerprint, outcome, listener, hold_until_ms FROM attempt
+-- Whatever may still bring evidence for these keys; the caller asks `is_blocking` or `may_speak` of each.
+SELECT seq, idempotency_key, fingerprint, outcome, listener, hold_until_ms, recall_hold_ms, started_ms, ended_ms,
+  started_boot_ms, (SELECT o.boot_id FROM owner o WHERE o.uuid = attempt.owner) AS boot_id
+FROM attempt
 WHERE idempotency_key IN {list keys} AND outcome IS NULL
 UNION ALL
-SELECT seq, idempotency_key, fingerprint, outcome, listener, hold_until_ms FROM attempt
+SELECT seq, idempotency_key, fingerprint, outcome, listener, hold_until_ms, recall_hold_ms, started_ms, ended_ms,
+  started_boot_ms, (SELECT o.boot_id FROM owner o WHERE o.uuid = attempt.owner) AS boot_id
+FROM attempt
 WHERE idempotency_key IN {list keys} AND outcome = 'ambiguous' AND resolution IS NULL
 ORDER BY seq
 
@@ -183,7 +187,7 @@ WHERE idempotency_key = :idempotency_key AND seq > :floor_seq
 ORDER BY seq DESC LIMIT :limit
 
 -- name: undecided
-SELECT uid, lane, code, outcome, listener, hold_until_ms, recall_hold_ms, started_ms,
+SELECT uid, lane, code, outcome, listener, hold_until_ms, recall_hold_ms, started_ms, ended_ms,
   started_boot_ms, (SELECT o.boot_id FROM owner o WHERE o.uuid = attempt.owner) AS boot_id
 FROM attempt
 WHERE idempotency_key = :idempotency_key AND outcome = 'ambiguous' AND resolution IS NULL AND seq > :floor_seq
@@ -194,7 +198,8 @@ SELECT floor_seq, attempts_made, attempts_granted FROM job WHERE id = :job_id
 
 -- name: attempt_by_uid
 SELECT seq, uid, job_id, owner, listener, lane, idempotency_key, fingerprint, outcome, resolution, hold_until_ms,
-  recall_hold_ms, (SELECT j.due_ms FROM job j WHERE j.id = attempt.job_id) AS due_ms
+  recall_hold_ms, (SELECT j.due_ms FROM job j WHERE j.id = attempt.job_id) AS due_ms, started_ms, ended_ms,
+  started_boot_ms, (SELECT o.boot_id FROM owner o WHERE o.uuid = attempt.owner) AS boot_id
 FROM attempt WHERE uid = :uid
 
 -- name: owed

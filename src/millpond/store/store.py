@@ -279,7 +279,7 @@ class Store(Reader):
 
     def forget(self, uid: str, bill: Bill = unpriced) -> bool:
         """Decide a call whose hold is over and for which nobody waits. Whether it was decided."""
-        return self.db.write(partial(asking.forget, uid=uid, bill=bill, now_ms=self.now_ms()))
+        return self.db.write(partial(asking.forget, uid=uid, bill=bill, now_ms=self.now_ms(), boot=self.boot()))
 
     def decide(self, job_id: int, choice: deciding.Choice, *, bill: Bill = unpriced) -> persons.Moved:
         """A person's word on what is unknown of a job. See `deciding.decide`."""

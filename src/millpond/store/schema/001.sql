@@ -20,6 +20,7 @@ CREATE TABLE owner (
   started_ms INTEGER NOT NULL,
   dead       INTEGER NOT NULL DEFAULT 0 CHECK (dead IN (0, 1))
 ) WITHOUT ROWID;
+CREATE INDEX owner_living ON owner (started_ms, uuid) WHERE dead = 0;
 
 CREATE TABLE submission (
   id         INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -9,8 +9,8 @@ FROM job ORDER BY id
 SELECT id, submission_id, job_id, disposition, withdrawn_ms FROM request ORDER BY id
 
 -- name: attempts
-SELECT seq, uid, job_id, owner, listener, lane, idempotency_key, fingerprint, outcome, resolution, hold_until_ms, ask_ms,
-  tokens_in, tokens_out, cost, cost_is_estimate, posted, artifact_id
+SELECT seq, uid, job_id, owner, listener, lane, idempotency_key, fingerprint, outcome, resolution, hold_until_ms,
+  recall_hold_ms, ask_ms, tokens_in, tokens_out, cost, cost_is_estimate, posted, artifact_id
 FROM attempt ORDER BY seq
 
 -- name: artifacts

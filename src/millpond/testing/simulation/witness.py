@@ -91,6 +91,11 @@ def look(tx: Transaction) -> Seen:
     )
 
 
+def _can_be_asked(attempt: Any) -> bool:
+    """Whether nobody has decided what became of a call that its lane can be asked for."""
+    return attempt.outcome == "ambiguous" and attempt.resolution is None and attempt.recall_hold_ms is not None
+
+
 @lru_cache(1 << 12)  # each is read at each step
 def _text(body: str) -> str | None:
     """The text of a stored reply."""
@@ -172,8 +177,9 @@ class Witness:
 
         Never on a lane that a person has stopped. Only under the job's present lease, never for a key that has its
         answer, never after policy said that the job's last call is not paid again, and never while an earlier call of
-        the key may still speak: one whose owner lives, and whose hold, if it has one, is not over; or one whose reply
-        its owner kept before it was given up, for others to write first.
+        the key may still speak: one whose owner lives, and whose hold, if it has one, is not over; one whose reply its
+        owner kept before it was given up, for others to write first; or one that its lane can be asked for and that
+        is undecided.
         """
         job, key = self.seen.jobs[lease.job_id], lease.idempotency_key
         if (job.state, job.lease_no) != ("leased", lease.lease_no):
@@ -190,6 +196,8 @@ class Witness:
                 raise PromiseBroken(f"call {uid} was recorded before the end of {row.uid} was written, which was kept")
             if row.idempotency_key == key and row.uid not in self._delivered and self._can_tell(row, now_ms):
                 raise PromiseBroken(f"call {uid} was recorded while the lane of {row.uid} can still be asked")
+            if row.idempotency_key == key and row.fingerprint == lease.fingerprint and _can_be_asked(row):
+                raise PromiseBroken(f"call {uid} was recorded while {row.uid}, which its lane knows of, is undecided")
             if row.idempotency_key == key and row.resolution == "fail" and row.seq > job.floor_seq:
                 raise PromiseBroken(f"call {uid} was recorded though {row.uid} is not to be paid for again")
         self.numbers[uid] = len(self.numbers) + 1

@@ -89,6 +89,35 @@ def what_nobody_waits_for_is_decided_when_its_hold_is_over(scene: Scene) -> None
     assert scene.store.forgotten("", []).uids == []
 
 
+def who_asks_anew_looks_back_at_what_a_lane_can_still_be_asked_for(scene: Scene) -> None:
+    """Its hold is over and nobody has decided it: its lane is asked before the key is called again."""
+    lease, uid = _in_flight(scene)
+    scene.cancel(lease.job_id)
+    scene.clock.advance(HOLD_MS)
+    heir = scene.ask("k").job_id
+    assert scene.state(heir) == "ready"
+    [undecided] = scene.store.look_back(scene.take(heir)).past.undecided
+    assert (undecided.uid, undecided.askable_age_ms) == (uid, HOLD_MS)
+
+
+def so_does_who_retries(scene: Scene) -> None:
+    lease, uid = _in_flight(scene)
+    scene.cancel(lease.job_id)
+    scene.clock.advance(HOLD_MS)
+    assert scene.retry(lease.job_id).moved
+    assert (scene.attempt(uid).resolution, scene.state(lease.job_id)) == (None, "ready")
+    [undecided] = scene.store.look_back(scene.take(lease.job_id)).past.undecided
+    assert (undecided.uid, undecided.askable_age_ms) == (uid, HOLD_MS)
+
+
+def other_work_of_a_caller_s_key_is_not_judged_by_what_the_key_named_before(scene: Scene) -> None:
+    lease, _ = _in_flight(scene)
+    scene.cancel(lease.job_id)
+    scene.clock.advance(HOLD_MS)
+    heir = scene.ask("k", work="other").job_id
+    assert scene.take(heir).has_history is False
+
+
 def whoever_was_asked_is_asked_no_more_once_all_is_known(scene: Scene) -> None:
     lease, uid = _in_flight(scene)
     scene.settle(uid, "ambiguous", RELEASE, lease=lease)
