@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from millpond.db import fork
 from millpond.engine.beat import BEATS_A_LEASE, Sighting, sight
+from millpond.engine.clock import awake_ms
 from millpond.engine.owner import is_dead, is_here, lock_file
 from millpond.rules.job import OwnerRow
-
-
-def monotonic_ms() -> int:
-    """The watcher's own clock. It is compared with itself only."""
-    return time.monotonic_ns() // 1_000_000
 
 
 @dataclass(slots=True)
@@ -37,7 +32,7 @@ class Watch:
     fork_order = 0
     """Nothing waits for it."""
 
-    def __init__(self, folder: Path, now_ms: Callable[[], int] = monotonic_ms) -> None:
+    def __init__(self, folder: Path, now_ms: Callable[[], int] = awake_ms) -> None:
         """`folder` is where the queue's locks stand."""
         self._folder = folder
         self._now_ms = now_ms

@@ -6,7 +6,6 @@ import glob
 import os
 import shutil
 import socket
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,10 +20,10 @@ from millpond.db.connection import JOURNAL_SIZE_LIMIT_BYTES, OLDEST_SQLITE
 from millpond.db.log_readers import log_readers
 from millpond.db.mounts import mount_of
 from millpond.db.sqlite import Facts, SqliteDatabase, lock_folder
-from millpond.engine.owner import DrainLock, is_dead, is_here
+from millpond.engine.owner import DrainLock
+from millpond.report.standing import Standing, stalled, standing
 from millpond.report.words import counted
 from millpond.rules.errors import MillpondError
-from millpond.rules.job import OwnerRow
 from millpond.rules.policy import LanePolicy
 from millpond.settings.load import DEFAULT, Settings
 from millpond.spend.book import SpendBook
@@ -160,19 +159,19 @@ def _owners(store: Store, settings: Settings) -> Iterator[Check]:
     folder = lock_folder(settings.queue)
     holder = DrainLock(folder).holder()
     yield Check("drainer", True, f"{holder} drains" if holder else "nobody drains")
-    owners = store.living_owners()
-    away = [owner for owner in owners if not is_here(owner)]
-    dead = [owner for owner in owners if is_dead(folder, owner)]
-    living = [owner for owner in owners if owner not in away and owner not in dead]
-    beats = [age for owner in living if (age := _beat_age_s(folder, owner)) is not None]
-    words = f"{len(living)} living"
+    seen = [standing(folder, owner) for owner in store.living_owners()]
+    away, dead = ([one for one in seen if one.how == how] for how in ("away", "dead"))
+    beats = [one.age_ms for one in seen if one.age_ms is not None]
+    words = f"{len(seen) - len(away) - len(dead)} living"
     if beats:
-        words += f", the oldest beat {max(beats):,.0f} s ago"
+        words += f", the oldest beat {max(beats) / 1000:,.0f} s ago"
     if away:
         words += f"; on other machines, not judged here: {_names(away)}"
     if dead:
         words += f"; died with work in hand: {_names(dead)}"
     yield Check("owners", not dead, words, "millpond drain; it takes back what they held")
+    for one in stalled(store):
+        yield Check("at work", False, one.in_words(), one.next)
 
 
 def _book(store: Store, settings: Settings) -> Check:
@@ -198,16 +197,8 @@ def _book(store: Store, settings: Settings) -> Check:
     return Check("spend book", True, words)
 
 
-def _names(owners: Iterable[OwnerRow]) -> str:
-    return ", ".join(f"pid {owner.pid} on {owner.host}" for owner in owners)
-
-
-def _beat_age_s(folder: Path, owner: OwnerRow) -> float | None:
-    """How long ago an owner last wrote into its file: for people to read. Nothing is decided by these clocks."""
-    try:
-        return max(0.0, time.time() - (folder / "owners" / f"{owner.uuid}.lock").stat().st_mtime)
-    except OSError:
-        return None
+def _names(owners: Iterable[Standing]) -> str:
+    return ", ".join(map(str, owners))
 
 
 def _lanes(settings: Settings, environ: Mapping[str, str]) -> Iterator[Check]:
