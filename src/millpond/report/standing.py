@@ -19,13 +19,18 @@ from millpond.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One owner. `still`: its last beat is older than its lease. `away`: on another machine, so not judged here."""
+    """One owner. `still`: its last beat is older than its lease. `away`: on another machine, so not judged here.
+
+    `hidden`: this user may not open its lock file, as where the owner ran as another.
+    """
 
     owner: OwnerRow
-    how: Literal["living", "still", "dead", "away"]
+    how: Literal["living", "still", "dead", "away", "hidden"]
     age_ms: int | None = None
     """Of its last beat, the machine's sleep left out; None where that cannot be known."""
     lease_ms: int = 0
+    why: str = ""
+    """That it is hidden."""
 
     def __str__(self) -> str:
         return f"pid {self.owner.pid} on {self.owner.host}"
@@ -68,8 +73,11 @@ def standing(folder: Path, owner: OwnerRow, now_ms: Callable[[], int] = awake_ms
     """Look once. Of another boot, and so of another clock, nobody's beat is judged by its age."""
     if not is_here(owner):
         return Standing(owner, "away")
-    if is_dead(folder, owner):
-        return Standing(owner, "dead")
+    try:
+        if is_dead(folder, owner):
+            return Standing(owner, "dead")
+    except OSError as problem:
+        return Standing(owner, "hidden", why=f"{problem.filename}: {problem.strerror}")
     seen = sight(lock_file(folder, owner.uuid))
     if seen is None or owner.boot_id != boot_id() or (age_ms := now_ms() - seen.at_ms) < 0:
         return Standing(owner, "living")
@@ -85,6 +93,11 @@ def stalled(store: Store) -> list[Stalled]:
     """Who stands still with something in hand: a drain, or a worker with jobs. An idle one keeps nobody waiting."""
     found = [Stalled(one, _leased_by(store, one.owner)) for one in _standings(store) if one.how == "still"]
     return [one for one in found if one.jobs or one.standing.owner.role == "drainer"]
+
+
+def hidden(store: Store) -> list[Standing]:
+    """Whose lock file this user may not open, so that nobody knows whether they live."""
+    return [one for one in _standings(store) if one.how == "hidden"]
 
 
 def _standings(store: Store) -> list[Standing]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from millpond.engine.owner import Holder
 from millpond.report.spending import Spending, today
-from millpond.report.standing import Stalled, abandoned, stalled
+from millpond.report.standing import Stalled, abandoned, hidden, stalled
 from millpond.report.words import columns, counted
 from millpond.rules.effects import UNROUTED
 from millpond.rules.lifecycle import pending
@@ -149,6 +149,10 @@ def build(store: Store, book: SpendBook, policy: Policy, drainer: Holder | None)
         needs_you=(
             *_needs_resume(stops, now_ms),
             *(Need("stands_still", one.in_words(), one.next) for one in still),
+            *(
+                Need("hidden", f"nobody knows whether {one} lives: {one.why}", "millpond doctor")
+                for one in hidden(store)
+            ),
             *_needs(lanes, counts, store.waiting_for_person()),
             *(
                 (
