@@ -141,9 +141,14 @@ def test_o24_a_drainer_that_slept_unnoticed_keeps_its_call(tmp_path: Path) -> No
             assert fault.wait_for(1, 30)
             old = drainer(queue)
             sleeper.send_signal(signal.SIGSTOP)
-            time.sleep(LEASE_S * 1.2)
+            [alert] = until(lambda: queue.status().alerts, "whoever asks once is told that it stands still")
+            assert alert.name == f"stands_still_s:{sleeper.pid}"
+            assert alert.value > alert.limit == LEASE_S
+            assert "drains, but has stood still for" in home.run("drain", code=75)[1]
+            assert "drains, but has stood still for" in home.run("doctor", code=1)[0]
             sleeper.send_signal(signal.SIGCONT)
             until(lambda: drainer(queue) != old, "it has a new name")
+            assert queue.status().alerts == ()
             assert queue.wait(1, timeout=60)
             ledger = [(row.owner == drainer(queue), row.outcome, row.resolution) for row in queue.ledger()]
             assert (ledger, fault.accepted()) == ([(True, "ok", None)], 1)

@@ -15,10 +15,11 @@ from typing import Any
 import apsw
 import pytest
 import yaml
+from beside_no_book import build
 
 from millpond.db import mounts
 from millpond.engine.drain_lock import DrainLock
-from millpond.engine.owner import Owner
+from millpond.engine.owner import Owner, lock_file
 from millpond.report import doctor
 from millpond.report.doctor import LARGE_LOG_BYTES, Check, examine, not_writable
 from millpond.rules.errors import SettingsError
@@ -85,6 +86,70 @@ def test_a_copy_that_shares_the_book_is_noticed(tmp_path: Path) -> None:
         by_name(examine(found, store, {}))["spend book"].words
     )
     book.close()
+    store.close()
+
+
+def break_book(path: Path, how: str) -> None:
+    """Leave in a book's place what no drain can reserve in."""
+    if how == "a folder":
+        path.unlink()
+        path.mkdir()
+    elif how == "no database":
+        path.write_bytes(b"a page of somebody's thesis " * 400)
+    else:
+        change = {"a newer schema": "PRAGMA user_version = 999", "wrong sums": "UPDATE reserved SET calls = 7"}[how]
+        database = apsw.Connection(str(path))
+        database.execute(change)
+        database.close()
+
+
+@pytest.mark.parametrize("how", ["a folder", "no database", "a newer schema", "wrong sums"])
+@pytest.mark.parametrize("has_queue", [True, False])
+def test_a_spend_book_that_takes_no_reservation_is_a_fault(tmp_path: Path, how: str, has_queue: bool) -> None:
+    found = settings(tmp_path)
+    book = SpendBook(found.spend, "queue", lambda: 0)
+    book.reserve("a", "ours", "free", None)
+    book.close()
+    store = opened(found) if has_queue else None
+    assert by_name(examine(found, store, {}))["spend book"].is_ok
+    for beside in found.spend.parent.glob(f"{found.spend.name}-*"):
+        beside.unlink()
+    break_book(found.spend, how)
+    check = by_name(examine(found, store, {}))["spend book"]
+    assert not check.is_ok
+    assert check.words.startswith(f"{found.spend} {'is a folder, wanted a file' if how == 'a folder' else ''}")
+    if store is not None:
+        store.close()
+
+
+def test_a_folder_in_the_place_of_the_queue_is_a_fault(tmp_path: Path) -> None:
+    found = settings(tmp_path, queue={"path": str(tmp_path)})
+    check = by_name(examine(found, None, {}))["queue"]
+    assert not check.is_ok
+    assert check.words == f"{tmp_path} is a folder, wanted a file"
+
+
+def test_a_lock_file_that_cannot_be_opened_hides_one_owner_and_keeps_no_look_from_its_end(tmp_path: Path) -> None:
+    """As one of another user; a folder cannot be opened for writing by anybody, root neither."""
+    found = settings(tmp_path)
+    store = opened(found)
+    assert isinstance(found.queue, Path)
+    folder = found.queue.with_name("queue.db.d")
+    for uuid in ("hidden", "gone"):
+        store.enlist(OwnerRow(uuid, "drainer", socket.gethostname(), 7, "an earlier boot", 1))
+    lock_file(folder, "hidden").mkdir(parents=True)
+    checks = by_name(examine(found, store, {}))
+    assert checks["lock file"].words == (
+        f"nobody knows whether pid 7 on {socket.gethostname()} lives: {lock_file(folder, 'hidden')}: Is a directory"
+    )
+    assert not checks["lock file"].is_ok
+    assert checks["owners"].words.startswith("0 living; died with work in hand: pid 7")
+    [need] = [one for one in build(store, found.policy, None).needs_you if one.name == "hidden"]
+    assert need.next == "millpond doctor"
+    (folder / "drain.lock").mkdir()
+    checks = by_name(examine(found, store, {}))
+    assert checks["drainer"].words == f"{folder / 'drain.lock'}: Is a directory"
+    assert {"owners", "spend book", "settings"} < checks.keys()
     store.close()
 
 

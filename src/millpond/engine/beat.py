@@ -1,7 +1,8 @@
 """The beat of an owner: a number in its own held lock file, which grows while the owner can still do anything.
 
-No clock is compared across processes. Others see the number stand still, on clocks of their own (`engine.watch`); the
-owner knows by its own when it wrote the last one. Both count from that beat, so the owner knows before anybody may act.
+No clock is compared across processes to act on it. Others see the number stand still, on clocks of their own
+(`engine.watch`); the owner knows by its own when it wrote the last one. Both count from that beat, so the owner knows
+before anybody may act. When it was written stands beside it, for who looks only once and has to say something.
 """
 
 from __future__ import annotations
@@ -12,20 +13,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millpond.db import fork
+from millpond.engine.clock import awake_ms
 from millpond.engine.lock import Lock
 
 BEATS_A_LEASE = 3
 """Two beats may come late. Etcd's client renews its leases as often (`lessor.go`: nextKeepAlive = TTL / 3)."""
 
 DIGITS = 20
-"""A beat is written over the one before, in as many bytes: no space is asked of a disk that has none."""
+"""Of each number. A beat is written over the one before, in as many bytes: it asks no space of a full disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What another process sees of an owner: its last beat, and for how long it may stand still."""
+    """What another process sees of an owner: its last beat, when that was, and for how long it may stand still.
+
+    `at_ms` is on a clock of the owner's boot, `engine.clock.awake_ms`.
+    """
 
     beat: int
+    at_ms: int
     lease_ms: int
 
 
@@ -33,7 +39,7 @@ class Beat(fork.Bystander):
     """Grows the number from a thread of its own, so that a blocked event loop or a long handler does not still it.
 
     Code that keeps the interpreter to itself does still it, and rightly: nothing else of this process can go on either.
-    The thread writes 20 bytes a third of a lease, keeps no process alive, and is not there in a forked child, in which
+    The thread writes 41 bytes a third of a lease, keeps no process alive, and is not there in a forked child, in which
     this beat does not stand.
     """
 
@@ -80,7 +86,7 @@ class Beat(fork.Bystander):
             self._is_over = True
             return False
         try:
-            self._lock.write_over(_digits(self._beat + 1))
+            self._lock.write_over(_beat(self._beat + 1))
         except OSError:
             return True  # a full or broken disk: the beat grows old, and that is how the owner learns of it
         self._beat += 1
@@ -90,17 +96,17 @@ class Beat(fork.Bystander):
 
 def first_note(uuid: str, lease_ms: int) -> str:
     """What a new owner's file says: its beat, its lease, its name."""
-    return f"{_digits(0)} {lease_ms} {uuid}\n"
+    return f"{_beat(0)} {lease_ms} {uuid}\n"
 
 
 def sight(path: Path) -> Sighting | None:
     """Look at an owner's beat; None if there is no file, or not one of ours."""
     try:
-        beat, lease_ms, _ = path.read_text(encoding="ascii").split()
-        return Sighting(int(beat), int(lease_ms))
+        beat, at_ms, lease_ms, _ = path.read_text(encoding="ascii").split()
+        return Sighting(int(beat), int(at_ms), int(lease_ms))
     except (OSError, ValueError):
         return None
 
 
-def _digits(beat: int) -> str:
-    return f"{beat:0{DIGITS}}"
+def _beat(beat: int) -> str:
+    return f"{beat:0{DIGITS}} {awake_ms():0{DIGITS}}"

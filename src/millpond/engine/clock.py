@@ -1,4 +1,4 @@
-"""The three clocks that are read for real. Everything else is handed its time."""
+"""The clocks that are read for real. Everything else is handed its time."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def monotonic_ms() -> int:
-    """Milliseconds on a clock that nobody sets, of this process. It is compared with itself only."""
-    return time.monotonic_ns() // 1_000_000
-
-
 def boot_ms() -> int:
     """Milliseconds on a clock that counts suspend: a lease's age is judged by it before anything is sent."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime_ns(clock) // 1_000_000
+
+
+def awake_ms() -> int:
+    """Milliseconds on the clock of this boot that stands still while the machine sleeps: one clock for all processes.
+
+    Docs of Python, `time.monotonic`: "The clock is the same for all processes." What another has read on it a moment
+    ago can be compared, as long as both are of one boot; a sleep makes nobody look late.
+    """
+    return time.monotonic_ns() // 1_000_000
 
 
 @cache

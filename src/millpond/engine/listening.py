@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from millpond.engine.clock import monotonic_ms
+from millpond.engine.clock import awake_ms
 from millpond.store.store import Store
 
 
 class Listening:
     """When the holds of one process began, as it first saw them. Not thread-safe."""
 
-    def __init__(self, store: Store, now_ms: Callable[[], int] = monotonic_ms) -> None:
+    def __init__(self, store: Store, now_ms: Callable[[], int] = awake_ms) -> None:
         """`now_ms` is compared with itself only."""
         self._store = store
         self._now_ms = now_ms

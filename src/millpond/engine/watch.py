@@ -9,7 +9,7 @@ from pathlib import Path
 
 from millpond.db import fork
 from millpond.engine.beat import BEATS_A_LEASE, Sighting, sight
-from millpond.engine.clock import monotonic_ms
+from millpond.engine.clock import awake_ms
 from millpond.engine.owner import is_dead, is_here, lock_file
 from millpond.rules.job import OwnerRow
 
@@ -29,7 +29,7 @@ class Watch(fork.Bystander):
     So a watcher that slept, perhaps together with whom it watches, gives nobody up on waking who can still beat.
     """
 
-    def __init__(self, folder: Path, now_ms: Callable[[], int] = monotonic_ms) -> None:
+    def __init__(self, folder: Path, now_ms: Callable[[], int] = awake_ms) -> None:
         """`folder` is where the queue's locks stand."""
         self._folder = folder
         self._now_ms = now_ms

@@ -6,11 +6,10 @@ import glob
 import os
 import shutil
 import socket
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,10 +21,9 @@ from millpond.db.log_readers import log_readers
 from millpond.db.mounts import mount_of
 from millpond.db.sqlite import Facts, SqliteDatabase, lock_folder
 from millpond.engine.drain_lock import DrainLock
-from millpond.engine.owner import is_dead, is_here
+from millpond.report.standing import Standing, stalled, standing
 from millpond.report.words import counted
 from millpond.rules.errors import MillpondError
-from millpond.rules.job import OwnerRow
 from millpond.rules.policy import LanePolicy
 from millpond.settings.load import DEFAULT, Settings
 from millpond.spend.book import SpendBook
@@ -58,14 +56,49 @@ def examine(
     `store` is None while there is no queue yet, or where it could not be opened: `refused` says why.
     """
     environ = os.environ if environ is None else environ
-    checks = [_sqlite(), *_places(settings)]
+    assert isinstance(settings.queue, Path), "an address was refused before"
+    at = settings.queue
+    looks: list[tuple[str, str, Iterator[Check]]] = [("file system", _seen_by(at), _places(at))]
     if store is not None:
-        checks += _queue(store, settings)
+        looks += [
+            ("queue", KEEP_A_COPY, _database(store)),
+            ("tally", KEEP_A_COPY, _tally(store)),
+            ("drainer", _seen_by(lock_folder(at) / "drain.lock"), _drainer(lock_folder(at))),
+            ("owners", _seen_by(lock_folder(at) / "owners"), _owners(store, lock_folder(at))),
+        ]
     elif refused:
-        checks.append(Check("queue", False, refused, KEEP_A_COPY))
+        looks.append(("queue", KEEP_A_COPY, iter([Check("queue", False, refused, KEEP_A_COPY)])))
     else:
-        checks.append(Check("queue", True, f"none yet at {settings.queue}; `millpond enqueue` makes it"))
+        looks.append(("queue", _seen_by(at), _no_queue(at)))
+    looks.append(("spend book", "nothing is called before it can be written: mend that first", _book(settings, store)))
+    checks = [_sqlite(), *(check for name, mend, look in looks for check in _to_its_end(name, mend, look))]
     return [*checks, *_lanes(settings, environ), _settings(settings)]
+
+
+def _to_its_end(name: str, mend: str, look: Iterator[Check]) -> Iterator[Check]:
+    """What one look finds. If it cannot go on, that is a fault, and no reason to leave out the looks after it."""
+    try:
+        yield from look
+    except MillpondError as problem:
+        yield Check(name, False, str(problem), mend)
+    except OSError as problem:
+        yield Check(name, False, f"{problem.filename}: {problem.strerror}", mend)
+
+
+def _seen_by(path: Path) -> str:
+    return f"mend owner and mode: ls -ld {path}"
+
+
+def _no_queue(path: Path) -> Iterator[Check]:
+    """There is no file of this name; what else there is would keep one from being made."""
+    if path.exists():
+        yield Check("queue", False, f"{path} is {_kind(path)}, wanted a file", "name another: queue.path, or --queue")
+    else:
+        yield Check("queue", True, f"none yet at {path}; `millpond enqueue` makes it")
+
+
+def _kind(path: Path) -> str:
+    return "a folder" if path.is_dir() else "no file"
 
 
 def _sqlite() -> Check:
@@ -75,9 +108,7 @@ def _sqlite() -> Check:
     return Check("sqlite", is_ok, f"SQLite {found}, wanted {wanted} or later", f"pip install 'apsw>={wanted}'")
 
 
-def _places(settings: Settings) -> Iterator[Check]:
-    path = settings.queue
-    assert isinstance(path, Path), "an address was refused before"
+def _places(path: Path) -> Iterator[Check]:
     folder = next(one for one in (path.parent, *path.parent.parents) if one.is_dir())
     mount = mount_of(folder)
     yield Check(
@@ -109,17 +140,6 @@ def not_writable(folder: Path, path: Path) -> list[Path]:
     ]  # fmt: skip
 
 
-def _queue(store: Store, settings: Settings) -> Iterator[Check]:
-    """What stands in the database. One that cannot be read is a fault, and no reason to leave out the rest."""
-    try:
-        yield from _database(store)
-        yield _tally(store)
-        yield from _owners(store, settings)
-        yield _book(store, settings)
-    except MillpondError as problem:
-        yield Check("queue", False, str(problem), KEEP_A_COPY)
-
-
 def _database(store: Store) -> Iterator[Check]:
     db = store.db
     if not isinstance(db, SqliteDatabase):
@@ -147,68 +167,82 @@ def _log(facts: Facts) -> Check:
     return Check("log", facts.log_bytes < LARGE_LOG_BYTES, words, mend)
 
 
-def _tally(store: Store) -> Check:
+def _tally(store: Store) -> Iterator[Check]:
     """The maintained counts against the jobs themselves. Reads every job."""
     wrong = store.miscounted()
     if not wrong:
-        return Check("tally", True, "the counts agree with the jobs")
+        yield Check("tally", True, "the counts agree with the jobs")
+        return
     words = ", ".join(f"{name} {kept:,} kept, {counted:,} counted" for name, (kept, counted) in wrong.items())
-    return Check("tally", False, f"the counts differ from the jobs: {words}", "report it, with this line")
+    yield Check("tally", False, f"the counts differ from the jobs: {words}", "report it, with this line")
 
 
-def _owners(store: Store, settings: Settings) -> Iterator[Check]:
-    assert isinstance(settings.queue, Path)
-    folder = lock_folder(settings.queue)
+def _drainer(folder: Path) -> Iterator[Check]:
     holder = DrainLock(folder).holder()
     yield Check("drainer", True, f"{holder} drains" if holder else "nobody drains")
-    owners = store.living_owners()
-    away = [owner for owner in owners if not is_here(owner)]
-    dead = [owner for owner in owners if is_dead(folder, owner)]
-    living = [owner for owner in owners if owner not in away and owner not in dead]
-    beats = [age for owner in living if (age := _beat_age_s(folder, owner)) is not None]
-    words = f"{len(living)} living"
+
+
+def _owners(store: Store, folder: Path) -> Iterator[Check]:
+    seen = [standing(folder, owner) for owner in store.living_owners()]
+    away, dead, hidden = ([one for one in seen if one.how == how] for how in ("away", "dead", "hidden"))
+    beats = [one.age_ms for one in seen if one.age_ms is not None]
+    words = f"{len(seen) - len(away) - len(dead) - len(hidden)} living"
     if beats:
-        words += f", the oldest beat {max(beats):,.0f} s ago"
+        words += f", the oldest beat {max(beats) / 1000:,.0f} s ago"
     if away:
         words += f"; on other machines, not judged here: {_names(away)}"
     if dead:
         words += f"; died with work in hand: {_names(dead)}"
     yield Check("owners", not dead, words, "millpond drain; it takes back what they held")
+    for one in hidden:
+        words = f"nobody knows whether {one} lives: {one.why}"
+        yield Check("lock file", False, words, f"give its file to the user who drains: ls -l {folder / 'owners'}")
+    for one in stalled(store):
+        yield Check("at work", False, one.in_words(), one.next)
 
 
-def _book(store: Store, settings: Settings) -> Check:
-    """What is reserved under this queue's name by owners that its ledger does not know. Reads every reservation."""
-    book = SpendBook(settings.spend, store.uuid, store.now_ms, durable=settings.policy.durable)
+def _book(settings: Settings, store: Store | None) -> Iterator[Check]:
+    """Whether the book can be read and written, and its sums are right. Reads every reservation."""
+    path = settings.spend
+    if path.exists() and not path.is_file():
+        yield Check("spend book", False, f"{path} is {_kind(path)}, wanted a file", "name another: spend.path")
+        return
+    yield from (replace(check, name="spend book") for check in _places(path) if not check.is_ok)
+    book = SpendBook(path, store.uuid if store is not None else "", _no_time, durable=settings.policy.durable)
+    if not book.is_made():
+        yield Check("spend book", True, f"none yet at {path}")
+        return
     try:
-        if not book.is_made():
-            return Check("spend book", True, f"none yet at {book.path}")
-        strange, after = 0, ""
-        while owners := book.reservations(after, PAGE_ROWS):
-            strange, after = strange + len(store.of_strangers(owners)), max(owners)
-    except MillpondError as problem:
-        return Check("spend book", False, str(problem), "nothing is called before it can be written: mend that first")
+        if (sums := book.miscounted()) is not None:
+            kept, counted = (f"{one.worst_usd} USD in {one.calls} calls" for one in sums)
+            words = f"{path} keeps {kept} as reserved, and its reservations come to {counted}"
+            yield Check("spend book", False, words, "report it, with this line")
+        else:
+            yield Check("spend book", True, str(path) + (_of_strangers(book, store) if store is not None else ""))
     finally:
         book.close()
-    words = str(book.path)
-    if strange:
-        words += (
-            f"; {counted(strange, 'call')} reserved under this queue's name by owners that it does not know: another "
-            "copy of its file shares the book (give each copy its own: spend.path), or an older file was put back, and "
-            "then they stay reserved"
-        )
-    return Check("spend book", True, words)
 
 
-def _names(owners: Iterable[OwnerRow]) -> str:
-    return ", ".join(f"pid {owner.pid} on {owner.host}" for owner in owners)
+def _no_time() -> int:
+    raise AssertionError("nothing is written by a look")
 
 
-def _beat_age_s(folder: Path, owner: OwnerRow) -> float | None:
-    """How long ago an owner last wrote into its file: for people to read. Nothing is decided by these clocks."""
-    try:
-        return max(0.0, time.time() - (folder / "owners" / f"{owner.uuid}.lock").stat().st_mtime)
-    except OSError:
-        return None
+def _of_strangers(book: SpendBook, store: Store) -> str:
+    """What is reserved under this queue's name by owners that its ledger does not know."""
+    strange, after = 0, ""
+    while owners := book.reservations(after, PAGE_ROWS):
+        strange, after = strange + len(store.of_strangers(owners)), max(owners)
+    if not strange:
+        return ""
+    return (
+        f"; {counted(strange, 'call')} reserved under this queue's name by owners that it does not know: another "
+        "copy of its file shares the book (give each copy its own: spend.path), or an older file was put back, and "
+        "then they stay reserved"
+    )
+
+
+def _names(owners: Iterable[Standing]) -> str:
+    return ", ".join(map(str, owners))
 
 
 def _lanes(settings: Settings, environ: Mapping[str, str]) -> Iterator[Check]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from millpond.engine.drain_lock import Holder
-from millpond.report.dead import abandoned
+from millpond.report.standing import abandoned, stalled
 from millpond.report.status import one_line, stopped_words
 from millpond.report.words import number, usd
 from millpond.rules.errors import UsageError
@@ -51,6 +51,8 @@ def why(
             return f"{name} was cancelled, {show_ms(job.settled_ms or 0)}, by a {job.settled_by or 'person'}"
         case "leased" if job.id in (dead := abandoned(store)):
             return f"{name} is leased, but its worker has died; {_taken_back(dead[job.id], drainer)}"
+        case "leased" if (still := next((one for one in stalled(store) if job.id in one.jobs), None)) is not None:
+            return f"{name} is leased, but {still.in_words()}: {_under_way(job, attempts, now_ms)}; {still.next}"
         case "leased":
             return f"{name} is being worked on: {_under_way(job, attempts, now_ms)}"
         case "offloaded":
@@ -132,7 +134,7 @@ def _held_by(attempts: Sequence[Attempt], store: Store) -> str:
 
 def _ready(job: Job, store: Store, policy: Policy, now_ms: int, drainer: Holder | None) -> str:
     lane, free = job.next_lane, policy.free_lanes
-    nobody = "" if drainer else "; nobody drains this queue: run `millpond drain`"
+    nobody = _stalled(store) if drainer else "; nobody drains this queue: run `millpond drain`"
     is_chosen = lane in policy.lanes  # else only a stop of all lanes says something of it
     stop = next((one for one in store.stops() if one.scope == "all" or (is_chosen and one.is_of(lane, free))), None)
     if stop is not None:  # a drain would do nothing for it
@@ -157,6 +159,11 @@ def _ready(job: Job, store: Store, policy: Policy, now_ms: int, drainer: Holder 
     if not policy.lanes[lane].enabled:
         return f"{place}, which the settings turn off{nobody}"
     return f"{place}, which is open{nobody}"
+
+
+def _stalled(store: Store) -> str:
+    """That who drains does nothing, if so."""
+    return "".join(f"; {one.in_words()}: {one.next}" for one in stalled(store) if one.standing.owner.role == "drainer")
 
 
 def _closing(closed: LaneRow, now_ms: int) -> str:

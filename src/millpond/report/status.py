@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from millpond.engine.drain_lock import Holder
-from millpond.report.dead import abandoned
 from millpond.report.spending import Spending, today
+from millpond.report.standing import Stalled, abandoned, hidden, stalled
 from millpond.report.words import columns, counted
 from millpond.rules.effects import UNROUTED
 from millpond.rules.lifecycle import pending
@@ -136,6 +136,7 @@ def build(store: Store, book: SpendBook, policy: Policy, drainer: Holder | None)
     oldest_ms = store.oldest_ready_ms(["", *(lane.name for lane in lanes)])
     awaited = [] if is_all_stopped else ["", *(lane.name for lane in lanes if lane.state != "stopped")]
     unattended_ms = store.oldest_ready_ms(awaited) if drainer is None else None
+    still = stalled(store)
     return Status(
         counts=counts,
         oldest_ready_ms=oldest_ms,
@@ -144,9 +145,14 @@ def build(store: Store, book: SpendBook, policy: Policy, drainer: Holder | None)
         reused=tally.get("reused", 0),
         lanes=tuple(lanes),
         drainer=_holder(drainer),
-        alerts=tuple(_alerts(lanes, unattended_ms, now_ms)),
+        alerts=(*_alerts(lanes, unattended_ms, now_ms), *_alerts_of_stalled(still, now_ms)),
         needs_you=(
             *_needs_resume(stops, now_ms),
+            *(Need("stands_still", one.in_words(), one.next) for one in still),
+            *(
+                Need("hidden", f"nobody knows whether {one} lives: {one.why}", "millpond doctor")
+                for one in hidden(store)
+            ),
             *_needs(lanes, counts, store.waiting_for_person()),
             *(
                 (
@@ -218,6 +224,12 @@ def _alerts(lanes: Sequence[LaneStatus], unattended_ms: int | None, now_ms: int)
     if unattended_ms is not None and now_ms - unattended_ms > UNATTENDED_MS:
         age_s = (now_ms - unattended_ms) / 1000
         yield Alert("no_drainer_s", age_s, UNATTENDED_MS / 1000, unattended_ms + UNATTENDED_MS)
+
+
+def _alerts_of_stalled(stalled: Sequence[Stalled], now_ms: int) -> Iterator[Alert]:
+    for one in stalled:
+        lease_ms = one.standing.lease_ms
+        yield Alert(f"stands_still_s:{one.pid}", one.age_ms / 1000, lease_ms / 1000, now_ms - one.age_ms + lease_ms)
 
 
 def _needs_resume(stops: Sequence[Stop], now_ms: int) -> Iterator[Need]:

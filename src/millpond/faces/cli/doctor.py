@@ -17,14 +17,14 @@ def doctor(ctx: click.Context, given: Given) -> None:
     """Check database, disk, locks, owners, lanes, keys and settings. Exits 1 on any fault. Keys are never shown."""
     from millpond.report.doctor import examine
 
-    if given.has_queue():
-        try:
+    try:
+        if given.has_queue():
             with given.open() as queue:
                 checks = examine(given.settings, queue.store)
-        except (QueueUnavailable, SettingsError) as problem:
-            checks = examine(given.settings, None, refused=str(problem))
-    else:
-        checks = examine(given.settings, None)
+        else:
+            checks = examine(given.settings, None)
+    except (QueueUnavailable, SettingsError, OSError) as problem:
+        checks = examine(given.settings, None, refused=str(problem))
     if given.json:
         terminal.say_json(checks, indent=2)
     else:

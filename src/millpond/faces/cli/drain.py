@@ -78,6 +78,7 @@ def drain(
     from millpond.faces.cli.progress import Progress
     from millpond.lanes.given import choose_lanes
     from millpond.report.left import why_left
+    from millpond.report.standing import stalled
 
     names = [name.strip() for name in lanes.split(",") if name.strip()] if lanes is not None else None
     policy = given.settings.policy
@@ -95,6 +96,8 @@ def drain(
             except LockHeld as held:
                 if given.json:
                     terminal.say_json(not_drained(queue.store, held), indent=2)
+                for one in stalled(queue.store):
+                    terminal.warn(f"{one.in_words()}; next: {one.next}")
                 raise
             left = []
             if not given.json:
