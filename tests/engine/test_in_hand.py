@@ -105,7 +105,7 @@ def test_the_end_of_a_call_costs_the_same_however_many_are_in_hand() -> None:
     """In bytes that it takes for a moment, which no other program shares."""
     in_hand = Store().in_hand()
     in_hand.took(lease(0))
-    in_hand.begin("call 0", "worker", lease(0))
+    in_hand.begin("call 0", "worker", lease(0), "own")
     for n in range(1, 5_000):
         in_hand.took(lease(n))
     tracemalloc.start()

@@ -11,8 +11,9 @@ from beside_no_book import build
 
 from millpond.db.sqlite import SqliteDatabase
 from millpond.engine.clock import awake_ms, boot_id
+from millpond.engine.drain_lock import Holder
 from millpond.engine.lock import Lock
-from millpond.engine.owner import Holder, lock_file
+from millpond.engine.owner import lock_file
 from millpond.report.explain import explain
 from millpond.report.standing import stalled, standing
 from millpond.rules.job import OwnerRow
