@@ -176,7 +176,9 @@ def test_a_busy_store_ends_the_looking_after_others_for_one_round_only(
         owner = drainer._owner  # pyright: ignore[reportPrivateUsage]
         policy = Policy(lanes={"free": lane.policy})
         spool = drainer._spool  # pyright: ignore[reportPrivateUsage]
-        watched = Drainer(queue.store, policy, {"free": lane}, owner, spool, book=queue.book, tend=tend)
+        watched = Drainer(
+            queue.store, policy, {"free": lane}, owner, spool, book=queue.book, tend=tend, may_lease=lambda: True
+        )
 
         async def run() -> None:
             going = asyncio.create_task(watched.run(Until(daemon=True)))

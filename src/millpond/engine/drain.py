@@ -101,12 +101,12 @@ class Drainer:
         spool: Spool,
         *,
         book: SpendBook,
+        tend: Callable[[], Reclaimed],
+        may_lease: Callable[[], bool],
         rng: random.Random | None = None,
         registry: Mapping[str, Any] | None = None,
         tell: Callable[[Happening], None] | None = None,
         boot_ms: Callable[[], int] = boot_ms,
-        tend: Callable[[], Reclaimed] | None = None,
-        may_lease: Callable[[], bool] | None = None,
     ) -> None:
         """`policy` routes; `lanes` are those of it that this drain has, work for the others is left to wait for them.
 
@@ -130,7 +130,7 @@ class Drainer:
         self._listener = tell or _silence
         self._rng = rng or random.Random()
         self._tend = tend
-        self._may_lease = may_lease or (lambda: True)
+        self._may_lease = may_lease
         self._serial = [name for name in lanes if policy.lanes[name].serial]
         self._looked_at: dict[str, int] = {}
         self._seen_seq = 0
@@ -505,8 +505,6 @@ class Drainer:
     def _look_after_others(self) -> int:
         """End our holds that ran out, take back what the dead left; how many jobs failed by that."""
         self._count_cancels()
-        if self._tend is None:
-            return 0
         if not self._spool.pending():  # what a hold waits for may be at hand
             self._listening.end_holds(self._owner.uuid)
         reclaimed = self._tend()
