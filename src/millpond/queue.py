@@ -49,13 +49,14 @@ from millpond.rules.job import (
 )
 from millpond.rules.numbers import seconds, whole_number
 from millpond.rules.policy import Policy
+from millpond.rules.router import route_work
 from millpond.rules.stops import Stops, Whole
 from millpond.rules.times import instant_ms
 from millpond.rules.verdict import worst_of
 from millpond.settings.home import make_home
 from millpond.settings.load import Settings, load
 from millpond.spend.book import SpendBook
-from millpond.store.deciding import Choice
+from millpond.store.deciding import LEADS_NOWHERE, Choice
 from millpond.store.looking import number_of
 from millpond.store.store import Store, open_sqlite
 from millpond.waiters import EVERYTHING, Doorbell, Everything, Waitable, Waiters, no_request, request_id
@@ -406,14 +407,18 @@ class Queue:
         """Your word on a job whose call ended in the dark: asked for, or before its hold is over. The job as it is now.
 
         `pin`: pay again on the next lane; `same`: once more on the same lane; `fail`: do not pay again. Its late reply
-        is still received if it comes. Raises UsageError for a job of which nothing is to be decided.
+        is still received if it comes. Raises UsageError for a job of which nothing is to be decided, and for a `pin`
+        after which no lane is left.
         """
         if choice not in get_args(Choice):
             raise UsageError(f"decide: found {choice!r:.40}, wanted one of {', '.join(get_args(Choice))}")
         job = self.job(job_id)
-        done = self.store.decide(job.id, choice, bill=partial(worst_of, policy=self.policy))
+        bill, route = partial(worst_of, policy=self.policy), partial(route_work, policy=self.policy)
+        done = self.store.decide(job.id, choice, bill=bill, route=route)
         if not done.moved:
             wanted = "wanted one that is asked or held; `millpond jobs state:asked` lists the first"
+            if done.why == LEADS_NOWHERE:
+                wanted = "wanted same, which calls its lane once more, or fail, which pays nothing more"
             raise UsageError(f"job {job.id}: {done.why}; {wanted}")
         return self.job(job.id)
 

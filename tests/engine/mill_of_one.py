@@ -83,6 +83,7 @@ class Mill:
             book=self.book,
             tend=Reclaimed,
             may_lease=lambda: True,
+            is_undecided=lambda: False,
             tell=self.tell,
             boot_ms=boot_ms,
         )

@@ -52,6 +52,18 @@ def test_a_person_pays_again_on_the_same_lane_or_the_next(
     assert (unknown.cost, unknown.cost_is_estimate) == (Decimal("0.01"), True), "the worst case is booked"
 
 
+def test_a_pin_that_leads_to_no_lane_is_refused_and_nothing_is_decided(open_queue: Open) -> None:
+    lane = ScriptedLane(LanePolicy("only", **ASK), ["ambiguous", "ok"])
+    queue = open_queue(lane.policy)
+    job = queue.enqueue("q").job_id
+    queue.drain(lanes=[lane])
+    with pytest.raises(UsageError, match=f"job {job}: no lane is left for it after that; wanted same, which"):
+        queue.decide(job, "pin")
+    assert (queue.job(job).wait_reason, ledger(queue)) == ("asked", [("only", "ambiguous", None)])
+    assert queue.report().paid_twice.calls == 0
+    assert queue.decide(job, "same").state == "ready"
+
+
 def test_a_person_does_not_pay_again(asked: tuple[Queue, int, list[ScriptedLane]]) -> None:
     queue, job, lanes = asked
     failed = queue.decide(job, "fail")

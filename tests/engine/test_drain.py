@@ -285,7 +285,15 @@ def test_a_fault_in_looking_after_others_stops_the_drain_and_is_told(mill: Mill)
     spool = Spool(mill.folder, owner.uuid, 8)
     policy = Policy(lanes={"free": lane.policy})
     drainer = Drainer(
-        mill.store, policy, {"free": lane}, owner, spool, book=mill.book, tend=broken, may_lease=lambda: True
+        mill.store,
+        policy,
+        {"free": lane},
+        owner,
+        spool,
+        book=mill.book,
+        tend=broken,
+        may_lease=lambda: True,
+        is_undecided=lambda: False,
     )
     with pytest.raises(AssertionError, match="an invariant"):
         asyncio.run(drainer.run(Until(daemon=True)))

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,16 +16,73 @@ from pydantic import BaseModel, field_validator
 
 from millpond import Policy, Prompt, Queue, QueueBusy, QueueUnavailable, Reply, Saturated, SettingsError, UsageError
 from millpond.engine import drain, scribe
+from millpond.engine.beat import first_note
 from millpond.engine.drain import Drainer, Until
+from millpond.engine.lock import Lock
+from millpond.engine.owner import lock_file
 from millpond.engine.scribe import Scribe
 from millpond.engine.taking_back import reclaim_dead
 from millpond.lanes import CallableLane
 from millpond.rules.evidence import Evidence
-from millpond.rules.job import Usage
+from millpond.rules.job import OwnerRow, Usage
 from millpond.rules.policy import LanePolicy
 from millpond.rules.price import Cost, PriceRule
+from millpond.rules.router import route_work
 from millpond.rules.verdict import bill
 from millpond.testing import ScriptedLane
+
+# --- what a machine held whose disk is here now
+
+
+def held_elsewhere(open_queue: Open) -> tuple[Queue, int]:
+    """A queue, and a job of it that a process of another machine has leased."""
+    queue = open_queue(LanePolicy("own", kind="callable"))
+    job = queue.enqueue("a").job_id
+    queue.store.enlist(OwnerRow("gone", "drainer", "a machine that died", 4242, "another boot", 0))
+    lock = Lock(lock_file(queue.folder, "gone"))
+    assert lock.take(first_note("gone", 90))
+    lock.release()
+    assert queue.store.lease("gone", {"own": 1}, 1, route=partial(route_work, policy=queue.policy))
+    return queue, job
+
+
+def test_a_drain_does_not_wait_for_a_machine_that_is_seen_to_live(
+    open_queue: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "TEND_MS", 20)
+    queue, job = held_elsewhere(open_queue)
+    enough = threading.Event()
+
+    def beat() -> None:
+        number = 0
+        while not enough.wait(0.01):
+            number += 1
+            with lock_file(queue.folder, "gone").open("r+") as file:
+                file.write(f"{number:020}")
+
+    beating = threading.Thread(target=beat)
+    beating.start()
+    try:
+        assert queue.drain(lanes={"own": lambda work: "x"}, until_empty=True).reason == "idle"
+    finally:
+        enough.set()
+        beating.join()
+    assert queue.job(job).state == "leased"
+
+
+def test_what_a_machine_held_that_is_gone_is_taken_back_by_a_drain_that_waits(
+    open_queue: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "TEND_MS", 20)
+    queue, job = held_elsewhere(open_queue)
+    [need] = queue.status().needs_you
+    assert need.words.startswith("1 job leased on another machine (pid 4242 on a machine that died); if that is gone")
+    assert "another machine: " in queue.explain(job)
+    assert queue.drain(lanes={"own": lambda work: "x"}).reason == "idle"
+    assert queue.job(job).state == "leased"
+    summary = queue.drain(lanes={"own": lambda work: "x"}, until_empty=True)
+    assert (summary.done, queue.job(job).leases_lost) == (1, 1)
+
 
 # --- what a process holds ends with its holding, not with the process
 
@@ -177,7 +235,15 @@ def test_a_busy_store_ends_the_looking_after_others_for_one_round_only(
         policy = Policy(lanes={"free": lane.policy})
         spool = drainer._spool  # pyright: ignore[reportPrivateUsage]
         watched = Drainer(
-            queue.store, policy, {"free": lane}, owner, spool, book=queue.book, tend=tend, may_lease=lambda: True
+            queue.store,
+            policy,
+            {"free": lane},
+            owner,
+            spool,
+            book=queue.book,
+            tend=tend,
+            may_lease=lambda: True,
+            is_undecided=lambda: False,
         )
 
         async def run() -> None:

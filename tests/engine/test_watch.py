@@ -109,15 +109,43 @@ def test_an_owner_is_judged_by_its_own_lease(tmp_path: Path, clock: FakeClock, f
         assert watch.gone([owner.row]) == []
 
 
-def test_an_owner_of_another_host_is_not_given_up(
+def test_an_owner_of_another_host_is_not_given_up_while_it_beats(
     tmp_path: Path, clock: FakeClock, frozen: Callable[..., Frozen]
 ) -> None:
+    """A folder that a container shares with its host may show the beats and not the locks."""
     owner, watch = frozen(host="elsewhere"), Watch(tmp_path, clock)
-    for _ in range(9):
+    owner.lock.release()
+    for beat in range(1, 10):
         assert watch.gone([owner.row]) == []
         clock.advance(20_000)
+        lock_file(tmp_path, "frozen").write_text(f"{beat:020} {0:020} {LEASE_MS} frozen\n")
+    assert not watch.is_undecided
+
+
+def test_an_owner_of_another_host_is_given_up_once_its_beat_was_watched_standing_still(
+    tmp_path: Path, clock: FakeClock, frozen: Callable[..., Frozen]
+) -> None:
+    """Its machine died, and its disk is here now; or it is frozen."""
+    owner, watch = frozen(host="elsewhere"), Watch(tmp_path, clock)
     owner.lock.release()
-    assert watch.gone([owner.row]) == [], "whether its lock is held can be seen on its own host only"
+    for _ in range(3):
+        assert watch.gone([owner.row]) == []
+        assert watch.is_undecided
+        clock.advance(20_000)
+    assert watch.gone([owner.row]) == [owner.row]
+    assert not watch.is_undecided
+
+
+def test_so_is_one_of_which_there_is_no_beat_to_be_seen(
+    tmp_path: Path, clock: FakeClock, frozen: Callable[..., Frozen]
+) -> None:
+    """The database was copied without its folder of locks; one that lived would take a new name at its next beat."""
+    owner, watch = frozen(host="elsewhere"), Watch(tmp_path, clock)
+    lock_file(tmp_path, "frozen").unlink()
+    for _ in range(3):
+        assert watch.gone([owner.row]) == []
+        clock.advance(20_000)
+    assert watch.gone([owner.row]) == [owner.row]
 
 
 def test_a_lock_that_is_free_needs_no_watching(tmp_path: Path, clock: FakeClock, frozen: Callable[..., Frozen]) -> None:

@@ -27,6 +27,7 @@ from millpond.rules.job import OwnerRow
 from millpond.settings import Settings, load
 from millpond.spend.book import SpendBook
 from millpond.store.store import Store, open_sqlite
+from millpond.testing.store_scene import asked
 
 
 @pytest.fixture
@@ -221,14 +222,22 @@ def test_an_owner_that_died_with_work_in_hand_is_named(tmp_path: Path) -> None:
     store.close()
 
 
-def test_an_owner_on_another_machine_is_named_and_not_judged(tmp_path: Path) -> None:
+def test_an_owner_on_another_machine_is_a_fault_once_it_holds_work_and_nobody_drains(
+    tmp_path: Path,
+) -> None:
     found = settings(tmp_path)
     store = opened(found)
     store.enlist(OwnerRow("elsewhere", "drainer", "another-host", 7, "boot", 1))
-    owners = by_name(examine(found, store, {}))["owners"]
+    before = by_name(examine(found, store, {}))
+    store.enqueue_one(asked(next_lane="free"))
+    store.lease("elsewhere", {"free": 1}, 1)
+    held = by_name(examine(found, store, {}))["elsewhere"]
     store.close()
-    assert owners.is_ok
-    assert owners.words == "0 living; on other machines, not judged here: pid 7 on another-host"
+    assert before["owners"].is_ok
+    assert before["owners"].words == "0 living; on other machines, watched by who drains: pid 7 on another-host"
+    assert "elsewhere" not in before
+    assert (held.is_ok, held.next) == (False, "millpond drain --until-empty")
+    assert held.words.startswith("1 job leased on another machine (pid 7 on another-host)")
 
 
 def test_who_drains_is_named(tmp_path: Path) -> None:

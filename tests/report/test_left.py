@@ -45,6 +45,14 @@ def test_a_lane_that_the_drain_did_not_have_is_named(scene: Scene) -> None:
     assert told(scene, "free", is_cut_short=True) == [], "it was not asked to finish"
 
 
+def test_what_another_machine_holds_is_told_with_the_drain_that_takes_it_back(scene: Scene) -> None:
+    scene.ask("a", lane="free")
+    scene.lease()
+    [line] = told(scene)
+    assert line.startswith("1 job leased on another machine (pid 1 on host); if that is gone, a drain takes back")
+    assert line.endswith("; `mill drain --until-empty` does")
+
+
 def test_pauses_and_questions_are_told(scene: Scene) -> None:
     for key in ("a", "b"):
         scene.ask(key, lane="free")

@@ -103,6 +103,7 @@ class Drainer:
         book: SpendBook,
         tend: Callable[[], Reclaimed],
         may_lease: Callable[[], bool],
+        is_undecided: Callable[[], bool],
         rng: random.Random | None = None,
         registry: Mapping[str, Any] | None = None,
         tell: Callable[[Happening], None] | None = None,
@@ -114,6 +115,7 @@ class Drainer:
 
         `tend` is called on the store's thread every TEND_MS while the drain runs, to reclaim what the dead left.
         `owner` is the name under which it leases; after a sleep it takes a new one.
+        `is_undecided`: whether that may soon find somebody gone of whom nobody can say it now.
         `may_lease` False: the drain lock is no longer what others would find; it ends, and leases nothing more.
         """
         assert lanes.keys() <= policy.lanes.keys(), "a lane of this drain is not in its policy"
@@ -131,6 +133,8 @@ class Drainer:
         self._rng = rng or random.Random()
         self._tend = tend
         self._may_lease = may_lease
+        self._is_undecided = is_undecided
+        self._is_watching = False
         self._serial = [name for name in lanes if policy.lanes[name].serial]
         self._looked_at: dict[str, int] = {}
         self._seen_seq = 0
@@ -439,6 +443,13 @@ class Drainer:
         next_ms = min(times, default=None)  # None: only a person or another process can move what is left
         if next_ms is not None and (until.until_empty or next_ms - self._store.now_ms() <= self._policy.idle_exit_ms):
             return None
+        if until.until_empty and (counts["leased"] or counts["held"]) and self._is_undecided():
+            if not self._is_watching:
+                self._is_watching = True
+                log.warning(
+                    "what another machine holds is taken back once no beat of it was seen for its lease: watching"
+                )
+            return None
         return "stopped" if any(map(self._store.any_ready, self._stopped)) else "idle"
 
     def _next_ms(self) -> int | None:
@@ -480,12 +491,15 @@ class Drainer:
             await asyncio.sleep(TEND_MS / 1000)
             if not self._may_lease():
                 self._changed.set()  # an idle drain learns of it too
+            waited = self._is_undecided()
             try:
                 if not self._owner.stands():
                     await self._take_new_name(self._owner.uuid)
                 self.tab.failed += await self._scribe.look(self._look_after_others)
             except MillpondError as problem:  # busy or full just now: the next round is a second away
                 log.warning("could not look after what others left: %s", problem)
+            if waited and not self._is_undecided():
+                self._changed.set()  # one who waited for that may end
             await self._keep_book(self._bookkeeper.go_on)
 
     async def _keep_book(self, look: Callable[[], None]) -> None:

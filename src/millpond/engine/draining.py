@@ -76,6 +76,7 @@ class Drains:
                 tell=tell,
                 tend=tend,
                 may_lease=hold.stands,
+                is_undecided=lambda: watch.is_undecided,
             )
             self._under_way[drainer] = hold
             yield drainer

@@ -1,7 +1,8 @@
 """Who lives: a process that may hold leases has a row in the queue and an OS lock on a file of its own.
 
 A lock that is free means that its owner is dead, and needs no clock. An owner that is only frozen keeps its lock; that
-its beat stands still is seen by others (`engine.watch`), and known to itself. Owners on other hosts are not judged.
+its beat stands still is seen by others (`engine.watch`), and known to itself. Of owners on other hosts only the beat
+counts: on a disk that was moved here their locks are free, but so they are where a folder is shared without its locks.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def is_here(owner: OwnerRow) -> bool:
 
 
 def is_dead(folder: Path, owner: OwnerRow) -> bool:
-    """Whether an owner of this host is surely dead: its lock is free. One of another host is not judged here.
+    """Whether an owner of this host is surely dead: its lock is free. One of another host may live, by one look.
 
     A lock file that is gone says nothing about a living process, so the process itself is asked for then.
     """

@@ -21,7 +21,7 @@ from millpond.db.log_readers import log_readers
 from millpond.db.mounts import mount_of
 from millpond.db.sqlite import Facts, SqliteDatabase, lock_folder
 from millpond.engine.drain_lock import DrainLock
-from millpond.report.standing import Standing, stalled, standing
+from millpond.report.standing import Standing, elsewhere, elsewhere_words, stalled, standing
 from millpond.report.words import counted
 from millpond.rules.errors import MillpondError
 from millpond.rules.policy import LanePolicy
@@ -190,13 +190,15 @@ def _owners(store: Store, folder: Path) -> Iterator[Check]:
     if beats:
         words += f", the oldest beat {max(beats) / 1000:,.0f} s ago"
     if away:
-        words += f"; on other machines, not judged here: {_names(away)}"
+        words += f"; on other machines, watched by who drains: {_names(away)}"
     if dead:
         words += f"; died with work in hand: {_names(dead)}"
     yield Check("owners", not dead, words, "millpond drain; it takes back what they held")
     for one in hidden:
         words = f"nobody knows whether {one} lives: {one.why}"
         yield Check("lock file", False, words, f"give its file to the user who drains: ls -l {folder / 'owners'}")
+    if (held := elsewhere(store)) and DrainLock(folder).holder() is None:
+        yield Check("elsewhere", False, elsewhere_words(held), "millpond drain --until-empty")
     for one in stalled(store):
         yield Check("at work", False, one.in_words(), one.next)
 

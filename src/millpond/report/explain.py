@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from millpond.engine.drain_lock import Holder
-from millpond.report.standing import abandoned, stalled
+from millpond.report.standing import abandoned, elsewhere, stalled
 from millpond.report.status import one_line, stopped_words
 from millpond.report.words import number, usd
 from millpond.rules.errors import UsageError
@@ -53,6 +53,12 @@ def why(
             return f"{name} is leased, but its worker has died; {_taken_back(dead[job.id], drainer)}"
         case "leased" if (still := next((one for one in stalled(store) if job.id in one.jobs), None)) is not None:
             return f"{name} is leased, but {still.in_words()}: {_under_way(job, attempts, now_ms)}; {still.next}"
+        case "leased" if drainer is None and (owner := elsewhere(store).get(job.id)) is not None:
+            return (
+                f"{name} is leased by pid {owner.pid} on {owner.host}, another machine: "
+                f"{_under_way(job, attempts, now_ms)}; if that is gone, a drain takes it back once it has watched for "
+                "a lease: millpond drain --until-empty"
+            )
         case "leased":
             return f"{name} is being worked on: {_under_way(job, attempts, now_ms)}"
         case "offloaded":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
+from millpond.report.standing import elsewhere, elsewhere_words
 from millpond.report.status import one_line, stopped_words
 from millpond.report.words import counted
 from millpond.rules.effects import UNROUTED
@@ -36,6 +37,8 @@ def why_left(
                 yield f"lane {lane} was not drained, since {why}; {counted(n, 'job')} ready for it"
     if store.any_ready(UNROUTED) and not is_cut_short:
         yield "some jobs have no lane yet; the next drain looks for one"
+    if away := elsewhere(store):
+        yield f"{elsewhere_words(away)}; `{wait}` does"
     due_ms = store.next_due_ms()
     if due_ms is not None:
         yield f"the next waiting job is due in {age_words(max(due_ms - now_ms, 0))}; `{wait}` waits for it"

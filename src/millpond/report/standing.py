@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,7 +19,7 @@ from millpond.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One owner. `still`: its last beat is older than its lease. `away`: on another machine, so not judged here.
+    """One owner. `still`: its last beat is older than its lease. `away`: on another machine.
 
     `hidden`: this user may not open its lock file, as where the owner ran as another.
     """
@@ -87,6 +87,20 @@ def standing(folder: Path, owner: OwnerRow, now_ms: Callable[[], int] = awake_ms
 def abandoned(store: Store) -> dict[int, OwnerRow]:
     """The jobs that a dead owner of this host still holds, each with that owner. Reads nothing else."""
     return {job: one.owner for one in _standings(store) if one.how == "dead" for job in _leased_by(store, one.owner)}
+
+
+def elsewhere(store: Store) -> dict[int, OwnerRow]:
+    """The jobs that owners of other machines hold, each with that owner. Only who watches learns whether these live."""
+    return {job: one.owner for one in _standings(store) if one.how == "away" for job in _leased_by(store, one.owner)}
+
+
+def elsewhere_words(held: Mapping[int, OwnerRow]) -> str:
+    """How much is held on other machines, by whom, and what becomes of that where they are gone."""
+    whose = ", ".join(sorted({f"pid {owner.pid} on {owner.host}" for owner in held.values()}))
+    return (
+        f"{counted(len(held), 'job')} leased on another machine ({whose}); if that is gone, a drain takes back what it "
+        "held, once it has seen no beat of it for a lease"
+    )
 
 
 def stalled(store: Store) -> list[Stalled]:

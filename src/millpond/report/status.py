@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from millpond.engine.drain_lock import Holder
 from millpond.report.spending import Spending, today
-from millpond.report.standing import Stalled, abandoned, hidden, stalled
+from millpond.report.standing import Stalled, abandoned, elsewhere, elsewhere_words, hidden, stalled
 from millpond.report.words import columns, counted
 from millpond.rules.effects import UNROUTED
+from millpond.rules.job import OwnerRow
 from millpond.rules.lifecycle import pending
 from millpond.rules.policy import LanePolicy, Policy
 from millpond.rules.stops import Stop, stop_of
@@ -153,6 +154,7 @@ def build(store: Store, book: SpendBook, policy: Policy, drainer: Holder | None)
                 Need("hidden", f"nobody knows whether {one} lives: {one.why}", "millpond doctor")
                 for one in hidden(store)
             ),
+            *_needs_watching(elsewhere(store), drainer),
             *_needs(lanes, counts, store.waiting_for_person()),
             *(
                 (
@@ -230,6 +232,12 @@ def _alerts_of_stalled(stalled: Sequence[Stalled], now_ms: int) -> Iterator[Aler
     for one in stalled:
         lease_ms = one.standing.lease_ms
         yield Alert(f"stands_still_s:{one.pid}", one.age_ms / 1000, lease_ms / 1000, now_ms - one.age_ms + lease_ms)
+
+
+def _needs_watching(away: Mapping[int, OwnerRow], drainer: Holder | None) -> Iterator[Need]:
+    """What may be left of a machine that is gone; whoever drains watches for that."""
+    if away and drainer is None:
+        yield Need("elsewhere", elsewhere_words(away), "millpond drain --until-empty")
 
 
 def _needs_resume(stops: Sequence[Stop], now_ms: int) -> Iterator[Need]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from millpond.db.database import Transaction
+from millpond.rules.router import Past, Step
+from millpond.store.bodies import load_work
+from millpond.store.lease import NextLane
+from millpond.store.ledger import routing
 from millpond.store.moves import move, note
 from millpond.store.persons import UNKNOWN, Moved, settle_undecided
 from millpond.store.settle import Bill
@@ -13,17 +17,24 @@ Choice = Literal["pin", "same", "fail"]
 
 DECIDED = "ambiguous: outcome unknown, and a person does not pay again"
 
+LEADS_NOWHERE = "no lane is left for it after that"
+"""Why a pin is refused: its job would fail uncalled, and nothing be paid again."""
 
-def decide(tx: Transaction, job_id: int, choice: Choice, bill: Bill, now_ms: int) -> Moved:
+
+def decide(
+    tx: Transaction, job_id: int, choice: Choice, bill: Bill, now_ms: int, route: NextLane | None = None
+) -> Moved:
     """Decide what is unknown of a job's key, held or not: pay again on the next lane, on the same one, or not.
 
     A call that is still listened to goes on, and its reply is received if it comes. `same` grants one more call, on
-    that very lane, whatever was tried there.
+    that very lane, whatever was tried there. A `pin` after which `route` finds no lane is refused.
     """
     job = tx.one("job_moves", job_id=job_id)
     can = _can_decide(tx, job)
     if job is None or not can.moved:
         return can
+    if choice == "pin" and route is not None and not _leads_on(tx, job_id, route):
+        return Moved(False, LEADS_NOWHERE)
     undecided = tx.all("undecided_of_key", idempotency_key=job.idempotency_key)
     settle_undecided(tx, job, choice, bill, now_ms)
     if choice == "fail":
@@ -33,6 +44,14 @@ def decide(tx: Transaction, job_id: int, choice: Choice, bill: Bill, now_ms: int
         last = undecided[-1]
         tx.all("renew_budget", job_id=job_id, granted=1, floor_seq=last.seq, wished_lane=last.lane)
     return can  # the last of its calls that is decided wakes it
+
+
+def _leads_on(tx: Transaction, job_id: int, route: NextLane) -> bool:
+    """Whether a lane is left for a job once all that is unknown of it is pinned."""
+    name, wish, past = routing(tx, job_id)
+    pinned = Past((*past.tried, *(one.decided("pin") for one in past.undecided)))
+    body = tx.one("payload", job_id=job_id)
+    return body is None or isinstance(route(load_work(body.body), name, wish, pinned), Step)
 
 
 def would_unpin(tx: Transaction, job_id: int) -> Moved:

@@ -281,9 +281,12 @@ class Store(Reader):
         """Decide a call whose hold is over and for which nobody waits. Whether it was decided."""
         return self.db.write(partial(asking.forget, uid=uid, bill=bill, now_ms=self.now_ms(), boot=self.boot()))
 
-    def decide(self, job_id: int, choice: deciding.Choice, *, bill: Bill = unpriced) -> persons.Moved:
+    def decide(
+        self, job_id: int, choice: deciding.Choice, *, bill: Bill = unpriced, route: leasing.NextLane | None = None
+    ) -> persons.Moved:
         """A person's word on what is unknown of a job. See `deciding.decide`."""
-        return self.db.write(partial(deciding.decide, job_id=job_id, choice=choice, bill=bill, now_ms=self.now_ms()))
+        verb = partial(deciding.decide, job_id=job_id, choice=choice, bill=bill, route=route)
+        return self.db.write(partial(verb, now_ms=self.now_ms()))
 
     def unpin(self, job_ids: Iterable[int]) -> list[persons.Moved]:
         """Route pinned jobs from their first lane again, in one commit. Raises as `cancel`."""
