@@ -128,7 +128,7 @@ class Progress:
         bar.add_column(ratio=1)
         bar.add_column()
         bar.add_row(ProgressBar(total=max(total, 1), completed=settled), f"{settled:,}/{total:,}")
-        twice = f"paid twice {len(tab.again):,}"
+        twice = f"paid twice {tab.paid_twice:,}"
         saved = f"saved by dedup {tab.saved:,} ({usd(tab.saved_usd)})"
         closed, stops = self._queue.store.closed_lanes(), self._queue.store.stops()
         free_lanes = self._queue.policy.free_lanes
