@@ -33,6 +33,19 @@ CALLS: dict[str, Callable[[Queue], Any]] = {
     "job: found a NoneType": lambda queue: queue.retry(None),  # type: ignore[arg-type]
     "max_jobs: found 1.5": lambda queue: queue.drain(max_jobs=1.5),  # type: ignore[arg-type]
     "max_iters: found 0": lambda queue: queue.drain(max_iters=0),
+    "n: found 1.5": lambda queue: queue.lease(1.5),  # type: ignore[arg-type]
+    "n: found a number beyond": lambda queue: queue.lease(10**30),
+    "n: found '3'": lambda queue: queue.lease("3"),  # type: ignore[arg-type]
+    "n: found a NoneType": lambda queue: queue.lease(None),  # type: ignore[arg-type]
+    "n: found -1": lambda queue: queue.lease(-1),
+    "lease: found a str": lambda queue: queue.settle("x", "y", "mixed"),  # type: ignore[arg-type]
+    "lease: found a NoneType": lambda queue: queue.record(None),  # type: ignore[arg-type]
+    "lease: found a int": lambda queue: queue.renew(1),  # type: ignore[arg-type]
+    "lease: found a Job": lambda queue: queue.release(queue.job(1)),  # type: ignore[arg-type]
+    "found None, wanted 'all'": lambda queue: queue.stop([None]),  # type: ignore[list-item]
+    "found '', wanted 'all'": lambda queue: queue.stop([""]),
+    "found ['own'], wanted 'all'": lambda queue: queue.stop([["own"]]),  # type: ignore[list-item]
+    "found 5, wanted 'all'": lambda queue: queue.resume(5),  # type: ignore[arg-type]
     "cursor '99'": lambda queue: queue.feed("99"),
     "cursor 'soon'": lambda queue: queue.feed("soon"),
 }

@@ -508,24 +508,32 @@ class Queue:
 
     def lease(self, n: int = 1, *, lanes: Iterable[str] | None = None, owner: str | None = None) -> list[Lease]:
         """Lease up to n jobs for work of one's own: record, make the call, settle. See `Workers.lease`."""
-        return self._workers.lease(n, lanes=lanes, owner=owner)
+        names = [lanes] if isinstance(lanes, str) else lanes
+        return self._workers.lease(whole_number(n, "n", at_least=0), lanes=names, owner=owner)
 
     def record(self, lease: Lease, lane: str | None = None) -> str | None:
         """Write the ledger row before the call. Its attempt uid; None: send nothing. See `Workers.record`."""
-        return self._workers.record(lease, lane)
+        return self._workers.record(_a_lease(lease), lane)
 
     def settle(self, lease: Lease, attempt: str, reply_or_text_or_exception: Any) -> bool:
         """End an attempt with what its call gave. Whether it answers the key now. See `Workers.settle`."""
-        return self._workers.settle(lease, attempt, reply_or_text_or_exception)
+        return self._workers.settle(_a_lease(lease), attempt, reply_or_text_or_exception)
 
     def renew(self, lease: Lease) -> None:
         """Say that the job is still being worked on. Raises LeaseLost if it is no longer held."""
-        self._workers.renew(lease)
+        self._workers.renew(_a_lease(lease))
 
     def release(self, lease: Lease) -> None:
         """Give a job back untouched. Raises LeaseLost."""
-        self._workers.release(lease)
+        self._workers.release(_a_lease(lease))
 
     def accept(self, attempt_uid: str, reply: Reply) -> bool:
         """Hand in the reply of an attempt, however late. Whether it is in force now."""
         return self._workers.accept(attempt_uid, reply)
+
+
+def _a_lease(given: object) -> Lease:
+    """What `lease` gave, and nothing else. Raises UsageError."""
+    if not isinstance(given, Lease):
+        raise UsageError(f"lease: found a {type(given).__name__}, wanted a Lease, as `lease` gave it")
+    return given

@@ -210,3 +210,23 @@ def test_a_job_that_no_lane_can_serve_is_told_of_when_it_fails(mill: Mill) -> No
     told = mill.run("drain").stdout
     assert "failed job 1: unfit: no configured lane can serve this work: up does not offer the model 'nope'" in told
     assert "done 0 · failed 1" in told
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no disk that is always full")
+@pytest.mark.parametrize("json_too", [False, True])
+def test_events_that_cannot_be_written_end_a_drain_with_a_word_and_74(mill: Mill, json_too: bool) -> None:
+    """A full disk is no reader that left: that ends it too, with 1 and not a word, and nobody is left to be told."""
+    mill.settings(lanes={"p": {"kind": "command", "price": 0, "command": ["cat"]}})
+    mill.run("enqueue", "-", stdin="one\n")
+    command = [sys.executable, "-m", "millpond", *(["--json"] if json_too else []), "drain"]
+    with open("/dev/full", "w") as full:
+        streams = (
+            {"stdout": subprocess.PIPE, "stderr": full} if json_too else {"stdout": full, "stderr": subprocess.PIPE}
+        )
+        done = subprocess.run(command, cwd=mill.folder, text=True, timeout=60, **streams)  # type: ignore[call-overload]
+    assert done.returncode == 74
+    if json_too:
+        assert json.loads(done.stdout)["reason"] == "signal"
+    else:
+        assert done.stderr == "millpond: <stdout>: No space left on device; events are told no more; make room\n"
+    assert mill.run("drain").stdout.splitlines()[-2].startswith("done 1")

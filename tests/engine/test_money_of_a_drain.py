@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from millpond import Policy, Queue, Reply, Summary
+from millpond.engine import drain as engine_drain
+from millpond.engine import tab
+from millpond.engine.drain import Drainer
 from millpond.report.words import usd
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Usage
@@ -123,6 +126,33 @@ def test_the_prompts_own_limit_bounds_the_worst_case_where_the_lane_has_none(que
     summary = drain(queue, lane(BY_TOKEN, [CUT, Reply("yes", usage=USAGE)], **model))
     assert summary.paid_twice_usd is not None
     assert Decimal("0.002") < summary.paid_twice_usd < Decimal("0.003")
+
+
+def test_calls_that_were_paid_again_are_counted_for_good_as_the_drain_goes_on(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon in an outage keeps no list of them all, and its figures are the ledger's nevertheless."""
+    monkeypatch.setattr(tab, "KEPT", 3)
+    monkeypatch.setattr(engine_drain, "TEND_MS", 5)
+    queue.enqueue_many([f"{n}" for n in range(7)])
+    one = lane(BY_CALL, [CUT] * 13 + [Held(Reply("yes"))], after_hold="same", max_attempts=2, max_in_flight=1)
+
+    async def run(drainer: Drainer) -> Summary:
+        running = asyncio.create_task(drainer.run())
+        await one.began(14)
+        for _ in range(20_000):  # the tending tells nobody of it
+            if drainer.tab.counted_again:
+                break
+            await asyncio.sleep(0.001)
+        assert drainer.tab.counted_again
+        one.let_go()
+        return await running
+
+    with queue.draining(lanes=[one]) as drainer:
+        summary = asyncio.run(run(drainer))
+    queue.policy = Policy({"paid": one.policy})
+    assert summary.paid_twice == queue.report().paid_twice.calls > 3
+    assert summary.paid_twice_usd == summary.paid_twice * Decimal("0.01")
 
 
 def test_a_refusal_that_says_what_it_used_is_unpriced_where_its_price_is_unknown(queue: Queue) -> None:

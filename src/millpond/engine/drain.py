@@ -256,8 +256,7 @@ class Drainer:
         uids = list(self.tab.again)
         for start in range(0, len(uids), PAGE_ROWS):
             page = uids[start : start + PAGE_ROWS]
-            for uid in set(page) - self._store.beyond(page):
-                del self.tab.again[uid]
+            self.tab.count_again(page, self._store.beyond(page))
         return self.tab.summary(reason, self._store.counts(), self._store.next_due_ms())
 
     def _begin_to_count(self) -> None:
@@ -496,6 +495,8 @@ class Drainer:
                 if not self._owner.stands():
                     await self._take_new_name(self._owner.uuid)
                 self.tab.failed += await self._scribe.look(self._look_after_others)
+                while page := self.tab.oldest_again():
+                    self.tab.count_again(page, await self._scribe.look(partial(self._store.beyond, page)))
             except MillpondError as problem:  # busy or full just now: the next round is a second away
                 log.warning("could not look after what others left: %s", problem)
             if waited and not self._is_undecided():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import islice
 
 from millpond.report.summary import LaneSummary, Reason, Summary
 from millpond.rules.admission import NOTHING_YET, InARow
@@ -13,6 +14,11 @@ from millpond.rules.effects import Ending
 from millpond.rules.job import Outcome, Usage
 from millpond.rules.outcome import MAY_BE_BILLED
 from millpond.rules.price import Cost
+from millpond.store.reader import PAGE_ROWS
+
+KEPT = 10_000
+"""Calls of unknown end that are remembered, to be counted anew once their end is known: some 3 MB. What ended further
+back is known to the ledger: evidence that comes so late is counted there, and here as an attempt of its own."""
 
 
 @dataclass(slots=True)
@@ -68,11 +74,15 @@ class Tab:
     recalled: int = 0
     """Answers that lanes were asked for, since nobody had heard them."""
     unknown: dict[str, _Counted] = field(default_factory=dict[str, _Counted])
-    """Attempts that were counted as ambiguous, as long as nothing more is known of them."""
+    """Attempts that were counted as ambiguous, as long as nothing more is known of them: the last KEPT."""
     saved: int = 0
     saved_usd: Decimal | None = Decimal(0)
     again: dict[str, Cost | None] = field(default_factory=dict[str, "Cost | None"])
-    """Attempts beyond the one that answered which may have been billed, with what they cost at most; None: unknown."""
+    """Attempts beyond the one that answered which may have been billed, with what they cost at most; None: unknown.
+
+    The oldest beyond KEPT are to be counted for good (`count_again`)."""
+    counted_again: int = 0
+    counted_again_usd: Decimal | None = Decimal(0)
 
     @property
     def in_flight(self) -> int:
@@ -86,6 +96,8 @@ class Tab:
         counted = _counted(ending)
         if ending.outcome == "ambiguous":
             self.unknown[uid] = counted
+            if len(self.unknown) > KEPT:
+                del self.unknown[next(iter(self.unknown))]
         self._count(lane, counted, 1)
         tab = self.lanes[lane]
         tab.in_a_row = tab.in_a_row.and_then(ending.classified)
@@ -122,6 +134,23 @@ class Tab:
         else:
             self.again.pop(uid, None)
 
+    @property
+    def paid_twice(self) -> int:
+        """Calls beyond the one that answered, as far as this drain knows."""
+        return self.counted_again + len(self.again)
+
+    def oldest_again(self) -> list[str]:
+        """A page of `again` that is to be counted for good; none while there are few."""
+        return list(islice(self.again, PAGE_ROWS)) if len(self.again) > KEPT else []
+
+    def count_again(self, uids: Iterable[str], beyond: Container[str]) -> None:
+        """Count some for good. `beyond`: those of which the ledger says so, whoever received what came of the rest."""
+        for uid in uids:
+            if uid in self.again and uid in beyond:
+                self.counted_again += 1
+                self.counted_again_usd = _sum([self.again[uid]], self.counted_again_usd)
+            self.again.pop(uid, None)
+
     def summary(self, reason: Reason, counts: dict[str, int], next_due_ms: int | None) -> Summary:
         """The figures, with what the queue holds now."""
         lanes = {name: tab.summary() for name, tab in self.lanes.items()}
@@ -144,8 +173,8 @@ class Tab:
             unpriced=sum(lane.unpriced for lane in lanes.values()),
             saved_by_dedup=self.saved,
             saved_usd=self.saved_usd,
-            paid_twice=len(self.again),
-            paid_twice_usd=_sum(self.again.values()),
+            paid_twice=self.paid_twice,
+            paid_twice_usd=_sum(self.again.values(), self.counted_again_usd),
             by_lane=lanes,
             reason=reason,
         )
@@ -157,11 +186,10 @@ def _counted(ending: Ending) -> _Counted:
     return _Counted(ending.outcome, usage.tokens_in, usage.tokens_out, ending.cost)
 
 
-def _sum(costs: Iterable[Cost | None]) -> Decimal | None:
-    """All of them, None as soon as one is unknown."""
-    total = Decimal(0)
+def _sum(costs: Iterable[Cost | None], total: Decimal | None) -> Decimal | None:
+    """All of them with what came before, None as soon as one is unknown."""
     for cost in costs:
-        if cost is None:
+        if cost is None or total is None:
             return None
         total += cost.usd
     return total

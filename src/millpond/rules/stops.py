@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from millpond.rules.errors import UsageError
 
@@ -62,14 +62,18 @@ def stop_of(stops: Iterable[Stop], lane: str, free_lanes: Collection[str]) -> St
 
 
 def wanted(which: Whole | Iterable[str]) -> list[Wanted]:
-    """What a caller means. Raises UsageError for a bare name, and for no name at all."""
+    """What a caller means. Raises UsageError for a bare name, for what is none, and for no name at all."""
     if which == "all":
         return [("all", None)]
     if which == "paid":
         return [("paid", None)]
     if isinstance(which, str):
         raise UsageError(f"found {which!r:.80}, wanted 'all', 'paid' or a list of lanes: [{which!r:.80}]")
-    lanes = list(dict.fromkeys(which))
-    if not lanes:
+    given = cast("object", which)
+    lanes = list(cast("Iterable[object]", which)) if isinstance(given, Iterable) else [given]
+    names = list(dict.fromkeys(lane for lane in lanes if isinstance(lane, str) and lane))
+    if strange := [lane for lane in lanes if lane not in names]:
+        raise UsageError(f"found {strange[0]!r:.80}, wanted 'all', 'paid' or a list of lanes' names")
+    if not names:
         raise UsageError("found no lane, wanted 'all', 'paid' or a list of lanes")
-    return [("lane", lane) for lane in lanes]
+    return [("lane", lane) for lane in names]

@@ -14,7 +14,6 @@ import click
 
 from millpond.faces.cli import terminal
 from millpond.faces.cli.completion import lane_lists
-from millpond.faces.cli.failing import BROKEN_PIPE
 from millpond.faces.cli.given import Given, pass_given, shared
 from millpond.faces.cli.seconds import Seconds
 from millpond.faces.cli.signals import Signals, exit_code_of, leave_now
@@ -107,7 +106,7 @@ def drain(
             tell_summary(given, summary, left)
         if signals.ending:  # a handler's thread that cannot be stopped must not keep us until it returns
             leave_now(exit_code_of(signals.ending[0]))
-    ctx.exit(BROKEN_PIPE if progress.is_unread and not daemon else 0)
+    ctx.exit(progress.exit_code if not daemon else 0)
 
 
 def run(queue: Queue, policy: Policy, lanes: Lanes, until: Until, signals: Signals, progress: Progress) -> Summary:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.faces.cli import terminal
+from millpond.faces.cli.failing import BROKEN_PIPE, IO_REFUSED
 from millpond.report.words import usd
 from millpond.rules.lifecycle import pending
 from millpond.rules.stops import stop_of
@@ -32,13 +33,13 @@ EVERY_S = 10.0
 class Progress:
     """Tells what happens in a drain. `tell` and `note` may be called from any thread.
 
-    A drain whose events nobody reads any more is stopped, as by a first signal; a daemon's goes on untold.
+    A drain whose events cannot be told any more is stopped, as by a first signal; a daemon's goes on untold.
     """
 
     def __init__(self, queue: Queue, *, to_stderr: bool = False, every: int = 1, is_of_a_daemon: bool = False) -> None:
         """`every` above 1 shows, off a terminal, that share of the events, and a lane's closing once."""
-        self.is_unread = False
-        """Whether whoever read the events has left."""
+        self.exit_code = 0
+        """Not 0 once the events cannot be told: their reader has left, or what they are written to is full."""
         self._is_of_a_daemon = is_of_a_daemon
         self._queue = queue
         self._to_stderr = to_stderr
@@ -106,11 +107,18 @@ class Progress:
     def _line(self, text: str) -> None:
         try:
             click.echo(terminal.without_secrets(text), err=self._to_stderr)
-        except OSError:
-            terminal.discard(sys.stderr if self._to_stderr else sys.stdout)
-            if self._drainer is not None and not self.is_unread and not self._is_of_a_daemon:
+        except OSError as problem:
+            stream = sys.stderr if self._to_stderr else sys.stdout
+            has_left = isinstance(problem, BrokenPipeError) or stream.isatty()
+            terminal.discard(stream)
+            if self.exit_code:
+                return
+            self.exit_code = BROKEN_PIPE if has_left else IO_REFUSED
+            if not has_left:
+                with suppress(OSError):
+                    terminal.warn(f"millpond: {stream.name}: {problem.strerror}; events are told no more; make room")
+            if self._drainer is not None and not self._is_of_a_daemon:
                 self._drainer.stop()
-            self.is_unread = True
 
     def _screen(self) -> RenderableType:
         from rich.console import Group
@@ -128,7 +136,7 @@ class Progress:
         bar.add_column(ratio=1)
         bar.add_column()
         bar.add_row(ProgressBar(total=max(total, 1), completed=settled), f"{settled:,}/{total:,}")
-        twice = f"paid twice {len(tab.again):,}"
+        twice = f"paid twice {tab.paid_twice:,}"
         saved = f"saved by dedup {tab.saved:,} ({usd(tab.saved_usd)})"
         closed, stops = self._queue.store.closed_lanes(), self._queue.store.stops()
         free_lanes = self._queue.policy.free_lanes
