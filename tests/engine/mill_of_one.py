@@ -21,6 +21,7 @@ from millpond.rules.price import FREE, PriceRule
 from millpond.spend.book import SpendBook
 from millpond.store.bodies import dump_work
 from millpond.store.enqueue import Asked
+from millpond.store.reclaim import Reclaimed
 from millpond.store.store import Store, open_sqlite
 from millpond.testing import ScriptedLane
 
@@ -64,6 +65,7 @@ class Mill:
         *lanes: ScriptedLane,
         boot_ms: Callable[[], int] = boot_ms,
         beat_ms: Callable[[], int] = boot_ms,
+        tend: Callable[[], Reclaimed] | None = None,
         **policy: Any,
     ) -> Drainer:
         policy.setdefault("backoff", Backoff(1, 5))
@@ -73,7 +75,9 @@ class Mill:
         self.owner = Tenure(self.store, self.folder, "drainer", lease_ms=made.lease_ms, boot_ms=beat_ms)
         self.spool = Spool(self.folder, self.owner.uuid, 8)
         self.spool.prepare()
-        return Drainer(self.store, made, names, self.owner, self.spool, book=self.book, tell=self.tell, boot_ms=boot_ms)
+        return Drainer(
+            self.store, made, names, self.owner, self.spool, book=self.book, tell=self.tell, boot_ms=boot_ms, tend=tend
+        )
 
     def drain(self, *lanes: ScriptedLane, until: Until | None = None, **policy: Any) -> Summary:
         return asyncio.run(self.drainer(*lanes, **policy).run(until))
