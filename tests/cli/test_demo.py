@@ -15,6 +15,7 @@ from folder import Mill
 
 from millpond.engine.perform import Happening
 from millpond.faces.cli.progress import Progress
+from millpond.faces.cli.signals import Signals
 
 
 def test_the_demo_answers_everything_and_its_next_commands_work(mill: Mill) -> None:
@@ -73,5 +74,6 @@ def test_a_lane_that_closes_again_and_again_is_told_once(capsys: pytest.CaptureF
             progress.tell(Happening("done", n, "free", ""))
         for lane in ("free", "free", "paid", "free", "paid", "free"):
             progress.tell(Happening("closed", None, lane, "rate_limited"))
+        progress.wait_said(Signals())
         told = capsys.readouterr().out.splitlines()
         assert len(told) == lines

@@ -65,6 +65,7 @@ class Mill:
         *lanes: ScriptedLane,
         boot_ms: Callable[[], int] = boot_ms,
         beat_ms: Callable[[], int] = boot_ms,
+        tend: Callable[[], Reclaimed] = Reclaimed,
         **policy: Any,
     ) -> Drainer:
         policy.setdefault("backoff", Backoff(1, 5))
@@ -81,7 +82,7 @@ class Mill:
             self.owner,
             self.spool,
             book=self.book,
-            tend=Reclaimed,
+            tend=tend,
             may_lease=lambda: True,
             is_undecided=lambda: False,
             tell=self.tell,

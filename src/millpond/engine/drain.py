@@ -24,6 +24,7 @@ from millpond.engine.spool import Spool
 from millpond.engine.steadfast import Steadfast, keep, keep_calling, to_its_end
 from millpond.engine.tab import LaneTab, Tab
 from millpond.engine.tenure import Tenure
+from millpond.lanes.deadline import pause, until_done
 from millpond.lanes.lane import Lane
 from millpond.report.summary import Reason, Summary
 from millpond.rules.admission import LaneLoad, room
@@ -487,7 +488,7 @@ class Drainer:
 
     async def _keep_tending(self) -> None:
         while True:
-            await asyncio.sleep(TEND_MS / 1000)
+            await pause(TEND_MS / 1000)  # a hold that ran out while we stood still may have its reply at hand
             if not self._may_lease():
                 self._changed.set()  # an idle drain learns of it too
             waited = self._is_undecided()
@@ -580,7 +581,7 @@ class Drainer:
             self._changed.clear()
             await self._changed.wait()
         if self._journeys:
-            await asyncio.wait(self._journeys, timeout=self._policy.grace_ms / 1000)
+            await until_done(self._journeys, self._policy.grace_ms / 1000)
         self._performer.cut()
         if self._journeys:  # cut, they only write down how they ended
             await asyncio.wait(self._journeys)

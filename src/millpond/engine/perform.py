@@ -20,6 +20,7 @@ from millpond.engine.scribe import PATIENCE_S, Scribe, pauses_s, wait_for
 from millpond.engine.spool import Spool
 from millpond.engine.steadfast import Calling, keep_calling
 from millpond.engine.tab import Tab
+from millpond.lanes.deadline import until_done
 from millpond.lanes.lane import Call as LaneCall
 from millpond.lanes.lane import Lane, is_asked
 from millpond.report.words import counted
@@ -370,8 +371,7 @@ class _Flight:
     async def _hear(self, uid: str, lane: str, for_ms: int | None) -> Heard | Silence:
         """Wait for the call, at most so long. A lane that raises has a bug: what it did is unknown."""
         call = self.ground.calls[uid]
-        done, _ = await asyncio.wait({call}, timeout=for_ms / 1000 if for_ms is not None else None)
-        if not done:
+        if not await until_done({call}, for_ms / 1000 if for_ms is not None else None):
             return Silence(self.ground.store.now_ms())
         del self.ground.calls[uid]
         if call.cancelled():

@@ -18,6 +18,7 @@ from millpond.engine.kept import Kept, settle_kept
 from millpond.engine.scribe import Scribe
 from millpond.engine.steadfast import keep_calling
 from millpond.engine.tab import Tab
+from millpond.lanes.deadline import until_done
 from millpond.lanes.lane import CanRecall, Lane, Question, is_asked
 from millpond.report.words import counted
 from millpond.rules.effects import Ending, Heard, Then
@@ -61,8 +62,7 @@ async def ask(
     assert isinstance(lane, CanRecall)
     question = keep_calling(lane.recall(Question(uid, work)), f"ask {uid}")
     try:
-        await asyncio.wait({question}, timeout=QUESTION_MS / 1000)
-        if not question.done():
+        if not await until_done({question}, QUESTION_MS / 1000):
             return Unknown("its lane did not answer in time")
         said = cast("object", question.result())
         if not isinstance(said, Recalled | Absent | Unknown):

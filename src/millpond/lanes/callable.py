@@ -16,6 +16,7 @@ from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Any
 
+from millpond.lanes.deadline import Deadline
 from millpond.lanes.fit import refusal
 from millpond.lanes.handler import raised, ran_out, returned
 from millpond.lanes.imported import load_target
@@ -86,9 +87,9 @@ class CallableLane:
         run = partial(self._fn, call.work, **{name: given[name] for name in self._takes})
         total_ms = self.policy.deadlines.total_ms
         thread: Future[_Ended] | None = None
-        timer = asyncio.timeout(total_ms / 1000)
+        deadline = Deadline(total_ms / 1000)
         try:
-            async with timer:
+            async with deadline:
                 if self._is_async:
                     gave = await run()
                 else:
@@ -100,7 +101,7 @@ class CallableLane:
                     if inspect.isawaitable(gave):
                         gave = await gave
         except TimeoutError as error:
-            if not timer.expired():
+            if not deadline.expired():
                 return raised(error, secrets=self._secrets)
             if thread is not None and thread.cancelled():
                 return Evidence(sent="no", failure="pool_timeout", message="no thread of the lane came free")

@@ -13,6 +13,7 @@ import os
 import signal
 from contextlib import suppress
 
+from millpond.lanes.deadline import Deadline
 from millpond.lanes.fit import cannot, refusal
 from millpond.lanes.handler import ran_out, returned
 from millpond.lanes.lane import Call
@@ -82,7 +83,7 @@ class CommandLane:
         total_ms = self.policy.deadlines.total_ms
         is_over = False
         try:
-            async with asyncio.timeout(total_ms / 1000):
+            async with Deadline(total_ms / 1000):
                 _, printed, complained = await asyncio.gather(
                     _write(process, _input_of(call.stored or call.work)), _read_output(process), _read_tail(process)
                 )

@@ -29,6 +29,7 @@ from typing import Any, Literal, cast
 
 import httpx2
 
+from millpond.lanes.deadline import Deadline
 from millpond.rules.errors import SettingsError
 from millpond.rules.evidence import Failure, Sent
 from millpond.rules.policy import Deadlines, LanePolicy
@@ -165,8 +166,8 @@ async def _exchange(
     client: httpx2.AsyncClient, request: httpx2.Request, watch: _Watch, on_event: OnEvent | None
 ) -> Exchange:
     try:
-        async with asyncio.timeout_at(None) as timer:
-            watch.start(timer)
+        async with Deadline() as deadline:
+            watch.start(deadline)
             response = await client.send(request, stream=True)
             try:
                 await _read(response, watch, on_event)
@@ -200,7 +201,7 @@ class _TooLong(Exception):
 
 
 class _Watch:
-    """Follows one exchange through its phases and keeps the timer set to the deadline of the phase it is in."""
+    """Follows one exchange through its phases and keeps its deadline at that of the phase it is in."""
 
     def __init__(self, method: str, deadlines: Deadlines, limit_bytes: int) -> None:
         self._method = method.encode()
@@ -229,9 +230,9 @@ class _Watch:
         self.body_bytes = 0
         self.first_byte_ms: int | None = None
 
-    def start(self, timer: asyncio.Timeout) -> None:
+    def start(self, deadline: Deadline) -> None:
         self._clock = asyncio.get_running_loop().time
-        self._timer = timer
+        self._deadline = deadline
         self._started = self._sent_at = self._connect_at = self._clock()
         self._enter("pool")
 
@@ -309,7 +310,7 @@ class _Watch:
         )
 
     def _enter(self, phase: _Phase) -> None:
-        if self._timer.expired():  # it is over already, and the transport is only closing
+        if self._deadline.expired():  # it is over already, and the transport is only closing
             return
         self.phase = phase
         now = self._clock()
@@ -318,7 +319,7 @@ class _Watch:
         own = (self._connect_at if phase == "tls" else now) + self._limits[phase] / 1000
         total = self._started + self._total_ms / 1000
         self.expiry = _EXPIRY[phase] if own <= total else "total_timeout"
-        self._timer.reschedule(min(own, total))
+        self._deadline.move_to(min(own, total))
 
 
 async def _read(response: httpx2.Response, watch: _Watch, on_event: OnEvent | None) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from millpond.drill.least import least
+from millpond.lanes.deadline import Deadline
 from millpond.lanes.handler import raised, ran_out, returned
 from millpond.lanes.lane import Call
 from millpond.rules.errors import HandlerSignal, UsageError
@@ -65,7 +66,7 @@ class ScriptedLane:
             gate = asyncio.Event()
             self._open[call.uid] = (asyncio.get_running_loop(), gate)
             try:
-                async with asyncio.timeout(self.policy.deadlines.total_ms / 1000):
+                async with Deadline(self.policy.deadlines.total_ms / 1000):
                     await gate.wait()
             except TimeoutError:
                 return ran_out(self.policy.deadlines.total_ms)

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -103,7 +104,7 @@ def drain(
                 is_cut_short = summary.reason in ("signal", "max_jobs", "max_iters")
                 left = list(why_left(queue.store, policy, chosen, given.command, is_cut_short=is_cut_short))
         with suppress(OSError) if signals.ending else nullcontext():  # the terminal may have gone with the signal
-            tell_summary(given, summary, left)
+            progress.say(partial(tell_summary, given, summary, left), signals)
         if signals.ending:  # a handler's thread that cannot be stopped must not keep us until it returns
             leave_now(exit_code_of(signals.ending[0]))
     ctx.exit(progress.exit_code if not daemon else 0)
@@ -111,8 +112,11 @@ def drain(
 
 def run(queue: Queue, policy: Policy, lanes: Lanes, until: Until, signals: Signals, progress: Progress) -> Summary:
     """Drain, told of by `progress` and stopped by `signals`. Raises LockHeld."""
-    with queue.draining(policy, lanes=lanes, tell=progress.tell) as drainer:
-        return asyncio.run(_run(drainer, until, progress, signals, f"{queue.home}  pid {os.getpid()}"))
+    try:
+        with queue.draining(policy, lanes=lanes, tell=progress.tell) as drainer:
+            return asyncio.run(_run(drainer, until, progress, signals, f"{queue.home}  pid {os.getpid()}"))
+    finally:
+        progress.wait_said(signals)  # nobody else waits with us for a reader who pauses
 
 
 async def _run(drainer: Drainer, until: Until, progress: Progress, signals: Signals, title: str) -> Summary:

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from millpond.faces.cli import terminal
 from millpond.faces.cli.failing import BROKEN_PIPE, IO_REFUSED
+from millpond.faces.cli.signals import Signals, exit_code_of, leave_now
+from millpond.faces.cli.speaker import Speaker
 from millpond.report.words import usd
 from millpond.rules.lifecycle import pending
 from millpond.rules.stops import stop_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.live import Live
 
     from millpond.engine.drain import Drainer
     from millpond.engine.happening import Happening
     from millpond.queue import Queue
 
 LAST_EVENTS = 6
+PARTING_S = 0.5
+"""How long a drain that a signal has ended waits for a reader who pauses."""
 EVERY_S = 10.0
 """How often a summary line stands between the events of a drain that nobody watches live."""
 
@@ -33,7 +40,8 @@ EVERY_S = 10.0
 class Progress:
     """Tells what happens in a drain. `tell` and `note` may be called from any thread.
 
-    A drain whose events cannot be told any more is stopped, as by a first signal; a daemon's goes on untold.
+    A drain whose events cannot be told any more is stopped, as by a first signal; a daemon's goes on untold. Where the
+    reader only pauses, the drain does not wait for him: what he is told waits, and is left out where it is too much.
     """
 
     def __init__(self, queue: Queue, *, to_stderr: bool = False, every: int = 1, is_of_a_daemon: bool = False) -> None:
@@ -49,6 +57,8 @@ class Progress:
         self._is_live = terminal.is_terminal() and not to_stderr
         self._events: deque[str] = deque(maxlen=LAST_EVENTS)
         self._drainer: Drainer | None = None
+        self._speaker = Speaker(lambda lines: self._print(f"… {lines:,} lines are left out"))
+        self._last_screen: RenderableType | None = None
         self._title = ""
         self._began_s = self._told_s = time.monotonic()
         self._settled_before = 0
@@ -89,22 +99,37 @@ class Progress:
         """Show the progress of this drainer while the block runs."""
         self._drainer, self._title = drainer, terminal.plain(title)
         self._settled_before = _settled(self._queue.counts())
-        if not self._is_live:
-            lanes = ", ".join(drainer.tab.lanes)
-            self._line(f"draining {self._title}  lanes {terminal.plain(lanes)}")
-            yield
-            return
-        from rich.live import Live
+        with _warnings_said(self._speaker):
+            if not self._is_live:
+                lanes = ", ".join(drainer.tab.lanes)
+                self._line(f"draining {self._title}  lanes {terminal.plain(lanes)}")
+                yield
+                return
+            from rich.live import Live
 
-        live = Live(get_renderable=self._screen, refresh_per_second=4, redirect_stdout=False, redirect_stderr=False)
-        live.start()
-        try:
-            yield
-        finally:
-            with suppress(OSError):  # the terminal is gone
-                live.stop()
+            live = Live(get_renderable=self._screen, refresh_per_second=4, redirect_stdout=False, redirect_stderr=False)
+            self._speaker.say(live.start)
+            try:
+                yield
+            finally:
+                self._last_screen = self._screen()  # it may be shown when the queue is closed
+                self._speaker.say(partial(_stop, live))
+
+    def wait_said(self, signals: Signals) -> None:
+        """Wait until all is said, as long as the reader may pause. After a signal that ends us, for PARTING_S only."""
+        while not self._speaker.wait_said(PARTING_S):
+            if signals.ending:
+                leave_now(exit_code_of(signals.ending[0]))
+
+    def say(self, speak: Callable[[], None], signals: Signals) -> None:
+        """Say something else after all that, and wait for it in the same way."""
+        self._speaker.say(speak)
+        self.wait_said(signals)
 
     def _line(self, text: str) -> None:
+        self._speaker.say(partial(self._print, text))
+
+    def _print(self, text: str) -> None:
         try:
             click.echo(terminal.without_secrets(text), err=self._to_stderr)
         except OSError as problem:
@@ -121,6 +146,8 @@ class Progress:
                 self._drainer.stop()
 
     def _screen(self) -> RenderableType:
+        if self._last_screen is not None:
+            return self._last_screen
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
@@ -161,6 +188,40 @@ class Progress:
     def _counts_in_words(counts: dict[str, int]) -> str:
         names = ("ready", "leased", "held", "done", "failed")
         return "  ".join(f"{name} {counts[name]:,}" for name in names)
+
+
+def _stop(live: Live) -> None:
+    with suppress(OSError):  # the terminal is gone
+        live.stop()
+
+
+@contextmanager
+def _warnings_said(speaker: Speaker) -> Generator[None]:
+    """Let what is logged while the block runs be said in turn: it goes to the same terminal, whose reader may pause."""
+    log, handler = logging.getLogger("millpond"), _Saying(speaker)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+class _Saying(logging.Handler):
+    """Takes the place of the handler of last resort; where a lane's code has set up others, these speak for us."""
+
+    def __init__(self, speaker: Speaker) -> None:
+        super().__init__(logging.WARNING)
+        self._speaker = speaker
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand over one line."""
+        if not logging.getLogger().handlers:
+            self._speaker.say(partial(_warn, terminal.plain(self.format(record), lines=True)))
+
+
+def _warn(text: str) -> None:
+    with suppress(OSError):  # nobody reads it
+        terminal.warn(text, lines=True)
 
 
 def _settled(counts: dict[str, int]) -> int:

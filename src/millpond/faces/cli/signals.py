@@ -24,6 +24,10 @@ def heard() -> list[signal.Signals]:
     return [one for one in ENDING if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
 
 
+FLUSH_S = 0.5
+"""How long the last words of a program that is ended may take: whoever reads them may have paused."""
+
+
 class Signals:
     """The signals that came since it was entered: for a verb that must write down what is under way before it ends.
 
@@ -57,8 +61,9 @@ class Signals:
             return
         if len(self.ending) > 1:
             leave_now(exit_code_of(self.ending[0]))
-        with suppress(OSError):  # not by print, which may be what the signal has interrupted
-            os.write(2, b"millpond: stopping, once this step is done; once more ends it here\n")
+        with suppress(OSError, ValueError):  # not by print, which may be what the signal has interrupted
+            if select.select([], [2], [], 0)[1]:  # whoever reads it may have paused
+                os.write(2, b"millpond: stopping, once this step is done; once more ends it here\n")
 
     @contextmanager
     def told(self, tell: Callable[[int], object]) -> Generator[None]:
@@ -150,7 +155,14 @@ def exit_code_of(number: int) -> int:
 
 def leave_now(code: int) -> NoReturn:
     """End the process without waiting for threads: everything that must be written is written by now."""
-    with suppress(RuntimeError, OSError):  # a signal that comes while a line is written, or nobody reads it
+    flushing = threading.Thread(target=_flush, daemon=True)
+    flushing.start()
+    flushing.join(FLUSH_S)
+    os._exit(code)
+
+
+def _flush() -> None:
+    """Show what was said. Whoever reads it may pause, or the signal have come while a line is written."""
+    with suppress(RuntimeError, OSError):
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(code)
