@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from millpond.db import fork
@@ -33,6 +34,8 @@ class _Call:
 
     owner: str
     lane: str
+    is_left: bool = False
+    """Its worker never came back. It is in hand as long as it is listened to: nobody else ends its hold."""
 
 
 @dataclass(slots=True)
@@ -42,13 +45,15 @@ class _Held:
     uid: str = ""
     """Its call, once it is recorded."""
     silent_ms: float = 0
+    at_work: int = 0
+    """How many threads of this process are at it: nobody is silent then, however long a lane or a lock keeps them."""
 
 
 class InHand(fork.Bystander):
     """The leases and calls of a process. Thread-safe.
 
-    A lease is silent as long as its worker neither records nor renews it. Time counts only as far as the process was
-    awake: a pause between two looks counts for no more than a beat's time.
+    A lease is silent as long as its worker neither records, renews nor settles it. Time counts only as far as the
+    process was awake: a pause between two looks counts for no more than a beat's time.
     """
 
     def __init__(
@@ -56,12 +61,12 @@ class InHand(fork.Bystander):
         lease_ms: int,
         *,
         look: Callable[[], object],
-        end_holds: Callable[..., object],
+        end_holds: Callable[..., Collection[str] | None],
         lapse: Callable[[int, int], object],
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`look()` comes first in each round. `end_holds(*owners)` ends the holds of these that are over;
-        `lapse(job_id, lease_no)` takes a lease back.
+        """`look()` comes first in each round. `end_holds(*owners)` ends the holds of these that are over, and says
+        which calls are listened to, None if it did not look; `lapse(job_id, lease_no)` takes a lease back.
         """
         self._lease_ms = lease_ms
         self._look = look
@@ -82,6 +87,18 @@ class InHand(fork.Bystander):
         with self._changed:
             if held := self._leases.get((lease.job_id, lease.lease_no)):
                 held.silent_ms = 0
+
+    @contextmanager
+    def at_work(self, lease: Lease) -> Generator[None]:
+        """Its worker is at it for as long as this lasts."""
+        with self._changed:
+            held = self._leases.get((lease.job_id, lease.lease_no)) or _Held()
+            held.at_work += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                held.at_work, held.silent_ms = held.at_work - 1, 0
 
     def begin(self, uid: str, owner: str, lease: Lease, lane: str) -> None:
         """A call is about to leave."""
@@ -154,8 +171,7 @@ class InHand(fork.Bystander):
         try:
             while self._pause():
                 self._ask("see whether this process was given up", self._look)
-                owners = self._owners()
-                self._ask("end the holds of calls that are still listened to", lambda o=owners: self._end_holds(*o))
+                self._ask("end the holds of calls that are still listened to", self._end_holds_of_calls)
                 for name in self._silent():
                     if self._ask("take back a lease that nobody renewed", lambda n=name: self._lapse(*n)):
                         self._drop(name)
@@ -182,9 +198,15 @@ class InHand(fork.Bystander):
                 return False
             return True
 
-    def _owners(self) -> set[str]:
+    def _end_holds_of_calls(self) -> None:
         with self._changed:
-            return {call.owner for call in self._calls.values()}
+            owners = {call.owner for call in self._calls.values()}
+            left = {uid for uid, call in self._calls.items() if call.is_left}
+        listened = self._end_holds(*owners)
+        if listened is not None:
+            with self._changed:
+                for uid in left.difference(listened):
+                    self._calls.pop(uid, None)
 
     def _silent(self) -> list[Name]:
         """The leases whose workers have been silent for a whole lease."""
@@ -193,12 +215,12 @@ class InHand(fork.Bystander):
             step_ms = min((now_s - self._looked_s) * 1000, self._lease_ms / BEATS_A_LEASE)
             self._looked_s = now_s
             for held in self._leases.values():
-                held.silent_ms += step_ms
+                held.silent_ms = 0 if held.at_work else held.silent_ms + step_ms
             return [name for name, held in self._leases.items() if held.silent_ms >= self._lease_ms]
 
     def _drop(self, name: Name) -> None:
         with self._changed:
             held = self._leases.pop(name, None)
-            if held is not None:
-                self._calls.pop(held.uid, None)
+            if held is not None and (call := self._calls.get(held.uid)) is not None:
+                call.is_left = True
                 self._lease_of.pop(held.uid, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -143,7 +143,8 @@ class Workers:
             lease, order = replace(lease, lane=lane), order[order.index(lane) :]
         self._heed_sleep()
         try:
-            cleared = self._perform(approach(lease, self._with(lease.lane), order), lease)
+            with self._in_hand.at_work(lease):
+                cleared = self._perform(approach(lease, self._with(lease.lane), order), lease)
         except LeaseLost:
             self._in_hand.gave(lease)
             raise
@@ -178,7 +179,8 @@ class Workers:
             tried = self._store.look_back(lease).past.tried
             return self._ending(attempt, lease, lane, seen if lane == likely else seen_on(lane), tried)
 
-        kept, settled = self._persist(self._ending(attempt, lease, likely, seen, ()), lease, read)
+        with self._in_hand.at_work(lease):
+            kept, settled = self._persist(self._ending(attempt, lease, likely, seen, ()), lease, read)
         self._in_a_row[kept.lane] = self._in_a_row[kept.lane].and_then(kept.ending.classified)
         if not settled.moved:
             raise LeaseLost(lost(lease), accepted=settled.accepted)
@@ -322,9 +324,11 @@ class Workers:
         likely = made_on(self._lane(self._in_hand.lane_of(attempt)))
         return self._persist(likely, None, lambda: made_on(self._lane_of(attempt)))[1].accepted
 
-    def _end_holds(self, *owners: str) -> None:
-        if not self._spool.pending():  # what a hold waits for may be at hand
-            self._listening.end_holds(*owners)
+    def _end_holds(self, *owners: str) -> Collection[str] | None:
+        if self._spool.pending():  # what a hold waits for may be at hand
+            return None
+        self._listening.end_holds(*owners)
+        return self._listening.calls
 
     def _lapse(self, job_id: int, lease_no: int) -> None:
         """Take back a lease that nobody renewed; not one whose call has ended, which only is to be written."""
