@@ -73,6 +73,8 @@ class Tab:
     saved_usd: Decimal | None = Decimal(0)
     again: dict[str, Cost | None] = field(default_factory=dict[str, "Cost | None"])
     """Attempts beyond the one that answered which may have been billed, with what they cost at most; None: unknown."""
+    after: dict[str, str] = field(default_factory=dict[str, str])
+    """Attempts that may still turn out to cost nothing -> the one of unknown end that each was made after."""
 
     @property
     def in_flight(self) -> int:
@@ -91,6 +93,10 @@ class Tab:
         tab.in_a_row = tab.in_a_row.and_then(ending.classified)
         if ending.outcome not in ("ok", "ambiguous"):
             self.again.pop(uid, None)  # it brought nothing, so another call of its key had to be paid for anyway
+        if ending.outcome != "ambiguous":
+            before_it = self.after.pop(uid, "")
+            if ending.outcome not in MAY_BE_BILLED:
+                self.again.pop(before_it, None)  # the call after it was not paid for, so it was not paid for twice yet
 
     def _count(self, lane: str, one: _Counted, times: int) -> None:
         tab = self.lanes[lane]
@@ -114,6 +120,11 @@ class Tab:
     def in_force(self, uid: str) -> None:
         """Its reply answers its key, though it may have been taken for lost, and whether or not a job waits for it."""
         self.again.pop(uid, None)
+
+    def called_after(self, uid: str, cost: Cost | None, later: str) -> None:
+        """The same work is called for again after a call of unknown end: both may be billed, whoever decided that."""
+        self.after[later] = uid
+        self.paid_again(uid, cost)
 
     def paid_again(self, uid: str, cost: Cost | None) -> None:
         """A call beyond the one that answers may have been billed. One that surely cost nothing is not counted."""
