@@ -188,6 +188,36 @@ def test_a_call_that_was_given_up_is_judged_by_what_it_brings(
     assert queue.report().paid_twice.calls == 0
 
 
+@pytest.mark.parametrize("how", ["cancelled", "cancelled and forgotten", "failed", "decided", "pinned to no lane"])
+def test_a_call_is_paid_again_when_its_work_is_called_for_again_whoever_asked(queue: Queue, how: str) -> None:
+    after_hold: Any = {"failed": "fail", "pinned to no lane": "pin"}.get(how, "ask")
+    one = lane(BY_CALL, [CUT], after_hold=after_hold, max_attempts=1)
+    job_id = queue.enqueue("a").job_id
+    assert drain(queue, one).paid_twice == 0, "one call was made"
+    if how.startswith("cancelled"):
+        queue.cancel([job_id])
+        if how.endswith("forgotten"):
+            queue.reconcile()
+        queue.enqueue("a")
+    elif how == "decided":
+        queue.decide(job_id, "same")
+    else:
+        queue.retry([job_id])
+    assert queue.report().paid_twice.calls == 0, "one call was made still"
+    summary, before = queue.drain(lanes=[one]), queue.report().paid_twice.calls
+    assert (summary.done, summary.paid_twice, summary.paid_twice_usd) == (1, 1, Decimal("0.01"))
+    queue.reconcile()  # its worst case is booked, where nobody had decided it yet
+    paid_twice = queue.report().paid_twice
+    assert (before, paid_twice.calls, paid_twice.known_usd) == (1, 1, Decimal("0.01"))
+
+
+def test_a_call_that_nobody_was_paid_for_pays_for_nothing_twice(queue: Queue) -> None:
+    queue.enqueue("a")
+    one = lane(BY_CALL, [CUT, "retryable", "permanent"], after_hold="same", max_attempts=3)
+    assert (drain(queue, one).failed, queue.report().attempts) == (1, 3)
+    assert queue.report().paid_twice.calls == 0
+
+
 def test_tokens_that_nobody_told_are_not_taken_for_none(queue: Queue) -> None:
     queue.enqueue_many(["a", "b"])
     summary = drain(queue, lane(FREE, [Reply("yes", usage=Usage(30, 5)), Reply("yes")]))

@@ -240,6 +240,8 @@ def test_a_person_who_asks_again_may_pay_twice_at_a_cost_that_nobody_knows(scene
     lease, uid = scene.in_flight("a")
     scene.settle(uid, "ambiguous", Then("fail", reason="ambiguous: unknown"), lease=lease)
     scene.retry(lease.job_id)
+    assert report(scene, PRICED).paid_twice.calls == 0, "nothing was called for again yet"
+    scene.record(scene.lease()[0])
     found = report(scene, PRICED)
     assert (found.paid_twice, found.paid_twice.in_words()) == (Money(1, Decimal(0), 1), "unknown")
     assert report(scene).paid_twice.calls == 0

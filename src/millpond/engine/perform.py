@@ -206,8 +206,6 @@ class _Flight:
 
     async def resolve(self, effect: steps.Resolve) -> Charge | None:
         worst = worst_of(self.lease.work, effect.lane, self.ground.store.now_ms(), self.ground.policy)
-        if effect.choice != "fail":
-            self.ground.tab.paid_again(effect.uid, worst.cost)
         return await self.ground.scribe.write(
             partial(
                 settle.resolve,
@@ -268,6 +266,9 @@ class _Flight:
             self.ground.tab.done += recorded.by == "answered"
             kind, words = _INSTEAD[recorded.by]
             self.ground.tell(Happening(kind, self.lease.job_id, lane.name, words))
+        elif (before := recorded.after) is not None:
+            worst = worst_of(self.lease.work, before.lane, self.ground.store.now_ms(), self.ground.policy)
+            self.ground.tab.called_after(before.uid, worst.cost, recorded.uid)
         return recorded
 
     async def call(self, effect: steps.Call) -> Heard | Silence:

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import islice
+from typing import Any
 
 from millpond.report.summary import LaneSummary, Reason, Summary
 from millpond.rules.admission import NOTHING_YET, InARow
@@ -84,6 +85,8 @@ class Tab:
     The oldest beyond KEPT are to be counted for good (`count_again`)."""
     counted_again: int = 0
     counted_again_usd: Decimal | None = Decimal(0)
+    after: dict[str, str] = field(default_factory=dict[str, str])
+    """Attempts that may still turn out to cost nothing -> the one of unknown end that each was made after; the last KEPT."""
 
     @property
     def in_flight(self) -> int:
@@ -101,13 +104,16 @@ class Tab:
         counted = _counted(ending)
         if ending.outcome == "ambiguous":
             self.unknown[uid] = counted
-            if len(self.unknown) > KEPT:
-                del self.unknown[next(iter(self.unknown))]
+            _forget_the_oldest(self.unknown)
         self._count(lane, counted, 1)
         tab = self.lanes[lane]
         tab.in_a_row = tab.in_a_row.and_then(ending.classified)
         if ending.outcome not in ("ok", "ambiguous"):
             self.again.pop(uid, None)  # it brought nothing, so another call of its key had to be paid for anyway
+        if ending.outcome != "ambiguous":
+            before_it = self.after.pop(uid, "")
+            if ending.outcome not in MAY_BE_BILLED:
+                self.again.pop(before_it, None)  # the call after it was not paid for, so it was not paid for twice yet
 
     def _count(self, lane: str, one: _Counted, times: int) -> None:
         tab = self.lanes[lane]
@@ -131,6 +137,12 @@ class Tab:
     def in_force(self, uid: str) -> None:
         """Its reply answers its key, though it may have been taken for lost, and whether or not a job waits for it."""
         self.again.pop(uid, None)
+
+    def called_after(self, uid: str, cost: Cost | None, later: str) -> None:
+        """The same work is called for again after a call of unknown end: both may be billed, whoever decided that."""
+        self.after[later] = uid
+        _forget_the_oldest(self.after)
+        self.paid_again(uid, cost)
 
     def paid_again(self, uid: str, cost: Cost | None) -> None:
         """A call beyond the one that answers may have been billed. One that surely cost nothing is not counted."""
@@ -183,6 +195,11 @@ class Tab:
             by_lane=lanes,
             reason=reason,
         )
+
+
+def _forget_the_oldest(known: dict[str, Any]) -> None:
+    if len(known) > KEPT:
+        del known[next(iter(known))]
 
 
 def _counted(ending: Ending) -> _Counted:

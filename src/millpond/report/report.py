@@ -88,9 +88,9 @@ class Report:
     """What the ledger adds up to, since its oldest row. Money in USD, times in ms; unknown is None or counted beside.
 
     `paid_twice` counts calls beyond the one that answers which may have been billed: good replies that lost, and
-    ambiguous calls after which policy or a person asked again; those that surely cost nothing are not among them.
-    `saved` counts requests that were joined or reused and have their answer. Calls of a lane that is priced 0 now cost
-    nothing, booked or not.
+    ambiguous calls after which the same work was called for again, whoever asked for that; those that surely cost
+    nothing are not among them. `saved` counts requests that were joined or reused and have their
+    answer. Calls of a lane that is priced 0 now cost nothing, booked or not.
     """
 
     now_ms: int

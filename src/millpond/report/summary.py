@@ -41,9 +41,9 @@ class Summary:
     `spent_usd` is the known part of what its calls cost, and `unpriced` how many it leaves out; `untold` how many the
     tokens leave out. `saved_by_dedup` counts requests that it answered without a call of their own (what was reused at
     the door cost no drain anything: see Report). `paid_twice` counts calls beyond the one that answered which may have
-    been billed: late losers, and ambiguous attempts after which policy paid again; calls on lanes priced 0 are never
-    among them. `recalled` counts answers that nobody had heard and that their lanes were asked for. `paid_twice_usd` is
-    None where one of them has no known price; `saved_usd` likewise.
+    been billed: late losers, and ambiguous attempts after which the same work was called for again, whoever asked for
+    that; calls on lanes priced 0 are never among them. `recalled` counts answers that nobody had heard and that their
+    lanes were asked for. `paid_twice_usd` is None where one of them has no known price; `saved_usd` likewise.
     """
 
     done: int = 0

@@ -192,11 +192,20 @@ class Charge:
 
 
 @dataclass(frozen=True, slots=True)
+class Unheard:
+    """A call whose end is unknown."""
+
+    uid: str
+    lane: str
+
+
+@dataclass(frozen=True, slots=True)
 class Recorded:
-    """The open attempt."""
+    """The open attempt. `after`: the call of the same work before it, if its end is unknown: that one is paid again."""
 
     uid: str
     attempt_no: int
+    after: Unheard | None = None
 
 
 @dataclass(frozen=True, slots=True)

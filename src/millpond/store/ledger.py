@@ -8,7 +8,7 @@ from typing import Any
 
 from millpond.db.database import Transaction
 from millpond.rules.boot import Boot
-from millpond.rules.effects import Facts, Instead, Recorded
+from millpond.rules.effects import Facts, Instead, Recorded, Unheard
 from millpond.rules.errors import LeaseLost
 from millpond.rules.job import Attempt, Lease
 from millpond.rules.price import from_micro
@@ -76,7 +76,15 @@ def record(
     )
     tx.all("count_attempt", job_id=job.id)
     note(tx, now_ms, "record", job_id=job.id, data={"attempt": uid, "lane": lane, "attempt_no": job.attempt_no})
-    return Recorded(uid, job.attempt_no)
+    return Recorded(uid, job.attempt_no, after=_unheard_before(tx, job))
+
+
+def _unheard_before(tx: Transaction, job: Any) -> Unheard | None:
+    if job.last_seq is None:
+        return None
+    key, work = job.idempotency_key, job.fingerprint
+    last = tx.one("last_worked", idempotency_key=key, fingerprint=work, seq=job.last_seq)
+    return Unheard(last.uid, last.lane) if last is not None and last.outcome == "ambiguous" else None
 
 
 def look_back(tx: Transaction, lease: Lease, now_ms: int, boot: Boot | None = None) -> Facts:

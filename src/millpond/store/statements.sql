@@ -164,8 +164,16 @@ SELECT created_ms FROM job WHERE state = 'ready' AND next_lane = :lane ORDER BY 
 SELECT j.id, j.state, j.lease_no, j.idempotency_key, j.fingerprint,
   (SELECT a.id FROM artifact a WHERE a.idempotency_key = j.idempotency_key AND a.retired_ms IS NULL) AS artifact_id,
   (SELECT 1 FROM owner o WHERE o.uuid = :owner AND o.dead = 0) AS owner_lives,
+  (SELECT max(t.seq) FROM attempt t WHERE t.idempotency_key = j.idempotency_key) AS last_seq,
   coalesce((SELECT t.attempt_no FROM attempt t WHERE t.job_id = j.id ORDER BY t.seq DESC LIMIT 1), 0) + 1 AS attempt_no
 FROM job j WHERE j.id = :job_id AND j.state = 'leased' AND j.lease_no = :lease_no
+
+-- name: last_worked
+-- The newest call of the same work that may be billed. Asked only where its key was called before.
+SELECT uid, lane, outcome FROM attempt
+WHERE idempotency_key = :idempotency_key AND fingerprint = :fingerprint AND seq <= :seq
+  AND outcome IN ('ok', 'unusable', 'ambiguous')
+ORDER BY seq DESC LIMIT 1
 
 -- name: insert_attempt
 INSERT INTO attempt (uid, job_id, attempt_no, lease_no, owner, lane, tier, idempotency_key, fingerprint, started_ms,
@@ -667,7 +675,9 @@ GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 SELECT DISTINCT lane FROM attempt ORDER BY lane
 
 -- name: report_lane
--- Ambiguous once: still, or until its reply came. Worked: may have been billed. Again: beyond the call that answers.
+-- Ambiguous once: still, or until its reply came. Worked: may have been billed. Again: beyond the call that answers,
+-- so a call of unknown end only once the same work was called for after it, whoever decided that, and that call may be
+-- billed too.
 SELECT count(*) AS attempts,
   min(started_ms) AS since_ms,
   sum(CASE WHEN outcome IS NULL THEN 1 ELSE 0 END) AS in_flight,
@@ -696,7 +706,11 @@ SELECT count(*) AS attempts,
 FROM (
   SELECT attempt.*,
     CASE WHEN outcome IN ('ok', 'unusable', 'ambiguous') THEN 1 ELSE 0 END AS worked,
-    CASE WHEN outcome = 'ok' AND artifact_id IS NULL OR outcome = 'ambiguous' AND resolution IN ('pin', 'same')
+    CASE WHEN outcome = 'ok' AND artifact_id IS NULL OR outcome = 'ambiguous' AND EXISTS (
+        SELECT 1 FROM attempt later
+        WHERE later.idempotency_key = attempt.idempotency_key AND later.seq > attempt.seq
+          AND later.fingerprint = attempt.fingerprint
+          AND (later.outcome IS NULL OR later.outcome IN ('ok', 'unusable', 'ambiguous')))
       THEN 1 ELSE 0 END AS again
   FROM attempt WHERE lane = :lane
 ) named
