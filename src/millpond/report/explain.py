@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from millpond.engine.drain_lock import Holder
-from millpond.report.standing import abandoned, stalled
+from millpond.report.standing import abandoned, stalled, unheard
 from millpond.report.status import one_line, stopped_words
 from millpond.report.words import number, usd
 from millpond.rules.errors import UsageError
@@ -58,7 +58,7 @@ def why(
         case "offloaded":
             return f"{name} is in a batch at its provider"
         case "waiting":
-            return f"{name} waits: {_waiting(job, attempts, store, now_ms)}"
+            return f"{name} waits: {_waiting(job, attempts, store, now_ms, drainer)}"
         case "ready":
             return f"{name} is ready: {_ready(job, store, policy, now_ms, drainer)}"
 
@@ -86,7 +86,7 @@ def _taken_back(dead: OwnerRow, drainer: Holder | None) -> str:
     return f"the next drain takes it back: run `millpond drain` (it was pid {dead.pid})"
 
 
-def _waiting(job: Job, attempts: Sequence[Attempt], store: Store, now_ms: int) -> str:
+def _waiting(job: Job, attempts: Sequence[Attempt], store: Store, now_ms: int, drainer: Holder | None) -> str:
     until = f"until {show_ms(job.not_before_ms)}" if job.not_before_ms is not None else ""
     if job.not_before_ms is not None:
         left = job.not_before_ms - now_ms
@@ -100,7 +100,8 @@ def _waiting(job: Job, attempts: Sequence[Attempt], store: Store, now_ms: int) -
             return f"parked {until}"
         case "held":
             why = "since the outcome of an earlier call is unknown"
-            return f"held {until or _held_by(attempts, store)}".rstrip() + f", {why}{_asked(attempts, now_ms)}"
+            by = until or _held_by(attempts, store, drainer)
+            return f"held {by}".rstrip() + f", {why}{_asked(attempts, now_ms)}"
         case "asked":
             return (
                 f"the outcome of a call is unknown and your word is wanted: pay again, or not{_asked(attempts, now_ms)}"
@@ -121,10 +122,13 @@ def _asked(attempts: Sequence[Attempt], now_ms: int) -> str:
     return f"; lane {asked.lane} is asked {when} what became of it"
 
 
-def _held_by(attempts: Sequence[Attempt], store: Store) -> str:
+def _held_by(attempts: Sequence[Attempt], store: Store, drainer: Holder | None) -> str:
     listened = next((one for one in attempts if one.listener is not None), None)
     if listened is None:
         return "until the open call of its key ends"
+    if (dead := unheard(store).get(listened.uid)) is not None:
+        call = f"attempt {listened.attempt_no} on lane {listened.lane}"
+        return f"for {call}, but its listener has died; {_taken_back(dead, drainer)}"
     until = f", at most until {show_ms(listened.hold_until_ms)}" if listened.hold_until_ms is not None else ""
     who = next(
         (f" by pid {one.pid} on {one.host}" for one in store.living_owners() if one.uuid == listened.listener), ""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from millpond.engine.drain_lock import Holder
 from millpond.report.spending import Spending, today
-from millpond.report.standing import Stalled, abandoned, hidden, stalled
+from millpond.report.standing import Stalled, abandoned, hidden, stalled, unheard
 from millpond.report.words import columns, counted
 from millpond.rules.effects import UNROUTED
 from millpond.rules.lifecycle import pending
@@ -157,7 +157,8 @@ def build(store: Store, book: SpendBook, policy: Policy, drainer: Holder | None)
             *(
                 (
                     *_needs_questions(counts, store, policy),
-                    *_needs_drain(lanes, len(abandoned(store)), unattended_ms, now_ms, can_go_on=can_go_on),
+                    *_needs_taking_back(len(abandoned(store)), len(unheard(store))),
+                    *_needs_drain(lanes, unattended_ms, now_ms, can_go_on=can_go_on),
                 )
                 if drainer is None
                 else ()
@@ -274,15 +275,22 @@ def _needs_questions(counts: Mapping[str, int], store: Store, policy: Policy) ->
         yield Need("unknown", words, "millpond reconcile")
 
 
-def _needs_drain(
-    lanes: Sequence[LaneStatus], abandoned: int, oldest_ms: int | None, now_ms: int, *, can_go_on: bool
-) -> Iterator[Need]:
-    """What the next drain brings, where nobody drains: named only if that drain has something to do."""
+def _needs_taking_back(abandoned: int, unheard: int) -> Iterator[Need]:
+    """What the dead still hold: leased jobs, and calls that they listened to."""
     if abandoned:
         whose = "its worker has died; the next drain takes it back"
         if abandoned > 1:
             whose = "their workers have died; the next drain takes them back"
         yield Need("abandoned", f"{counted(abandoned, 'job')} leased, but {whose}", "millpond drain")
+    if unheard:
+        whose = "its listener has died; the next drain ends its hold"
+        if unheard > 1:
+            whose = "their listeners have died; the next drain ends their holds"
+        yield Need("unheard", f"{counted(unheard, 'call')} of unknown end, but {whose}", "millpond drain")
+
+
+def _needs_drain(lanes: Sequence[LaneStatus], oldest_ms: int | None, now_ms: int, *, can_go_on: bool) -> Iterator[Need]:
+    """What the next drain brings, where nobody drains: named only if that drain has something to do."""
     if oldest_ms is None:
         return
     opening = [lane for lane in lanes if lane.ready and lane.closed_until_ms is not None]
