@@ -40,7 +40,7 @@ def test_a_person_decides_what_was_asked(mill: Mill) -> None:
         mill.run("decide", "1", "maybe", code=2)
         assert mill.run("decide", "1", "same").stdout == "job 1 is ready; next: millpond drain\n"
         mill.run("drain")
-        assert "job 1: is done; wanted one that is asked or held" in mill.run("decide", "1", "fail", code=2).stderr
+        assert "job 1: is done; wanted one that waits or is ready" in mill.run("decide", "1", "fail", code=2).stderr
         assert server.accepted() == 2
 
 

@@ -157,6 +157,7 @@ def build(store: Store, book: SpendBook, policy: Policy, drainer: Holder | None)
             *(
                 (
                     *_needs_questions(counts, store, policy),
+                    *_needs_decision(store.ready_after_unknown(), policy),
                     *_needs_taking_back(len(abandoned(store)), len(unheard(store))),
                     *_needs_drain(lanes, unattended_ms, now_ms, can_go_on=can_go_on),
                 )
@@ -273,6 +274,17 @@ def _needs_questions(counts: Mapping[str, int], store: Store, policy: Policy) ->
         held = f"{counted(counts['held'], 'job')} held, since " if counts["held"] else ""
         words = f"{held}the outcome of a call is unknown; its lane can be asked, and nobody does"
         yield Need("unknown", words, "millpond reconcile")
+
+
+def _needs_decision(unknown: Mapping[str, int], policy: Policy) -> Iterator[Need]:
+    """What the next drain pays again without another word: a person may want to speak first."""
+    for name, n in unknown.items():
+        lane = policy.lanes.get(name)
+        is_no_loss = lane is not None and (lane.can_recall or lane.price.kind == "free")
+        if policy.after_hold(name) in ("pin", "same") and not is_no_loss:
+            has = "has" if n == 1 else "have"
+            words = f"{counted(n, 'job')} {has} a call of unknown end on lane {name}; the next drain pays again"
+            yield Need("pays_again", words, "millpond decide ID pin|same|fail, or let it")
 
 
 def _needs_taking_back(abandoned: int, unheard: int) -> Iterator[Need]:
