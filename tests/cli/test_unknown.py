@@ -27,7 +27,7 @@ def test_reconcile_asks_what_became_of_a_call_and_says_so(mill: Mill) -> None:
         assert "its lane can be asked, and nobody does; next: millpond reconcile" in mill.run("status").stdout
         assert "done 1" in (said := mill.run("reconcile").stdout)
         assert "recalled 1" in said
-        assert "decided: recalled" in mill.run("explain", "1").stdout
+        assert "recalled from its lane" in mill.run("explain", "1").stdout
         assert json.loads(mill.run("--json", "reconcile").stdout)["recalled"] == 0
 
 

@@ -20,6 +20,7 @@ from millpond.store.store import Store
 
 RANK_LIMIT = 10_000
 SHOWN_REQUESTS = 10
+IF_UNKNOWN = "if its call"
 
 
 def explain(store: Store, policy: Policy, job_id: int, now_ms: int, drainer: Holder | None) -> str:
@@ -181,9 +182,13 @@ def _attempts(job: Job, attempts: Sequence[Attempt], now_ms: int) -> Iterator[st
     if not attempts:
         yield "no attempts yet" if job.settled_ms is None else "no attempts: no call was made for it"
         return
-    yield f"attempts (outcomes by table {TABLE_VERSION} of docs/outcomes.md)"
+    yield f"attempts (outcomes by version {TABLE_VERSION} of the table of outcomes)"
     for one in attempts:
         yield from _attempt(job, one, now_ms)
+
+
+_BY_EVIDENCE = {"late": "came late", "recalled": "recalled from its lane", "absent": "not known to its lane"}
+"""Resolutions that are no decision."""
 
 
 def _attempt(job: Job, one: Attempt, now_ms: int) -> Iterator[str]:
@@ -191,7 +196,7 @@ def _attempt(job: Job, one: Attempt, now_ms: int) -> Iterator[str]:
     whose = f" (job {one.job_id})" if one.job_id != job.id else ""
     ended = one.outcome or "open"
     code = f" ({one.code})" if one.code and one.code != one.outcome else ""
-    decided = f", decided: {one.resolution}" if one.resolution else ""
+    decided = f", {_BY_EVIDENCE.get(one.resolution, f'decided: {one.resolution}')}" if one.resolution else ""
     yield f"  {one.attempt_no}{whose}  {one.lane}  {ended}{code}{decided}  {show_ms(one.started_ms)}, {took}"
     evidence = [
         f"sent {one.sent}" if one.sent else "",
@@ -254,6 +259,8 @@ def _next(job: Job, store: Store, policy: Policy) -> str:
             return "nothing; the same work asked again is answered by this artifact"
         case "failed" if (job.reason or "").startswith("unfit:"):
             return f"nothing; once a lane can serve it, ask again: millpond retry {job.id}"
+        case "failed" | "cancelled" if _answer_in_force(job, store):
+            return f"its key has an answer by now: `millpond retry {job.id}` takes it, without a call"
         case "failed" | "cancelled":
             return f"nothing, unless you ask again: millpond retry {job.id}"
         case "leased" if job.id in abandoned(store):
@@ -268,7 +275,15 @@ def _next(job: Job, store: Store, policy: Policy) -> str:
         case _:
             pass
     ahead = _ahead(job, store, policy)
+    if job.wait_reason == "held" and not ahead.startswith(IF_UNKNOWN):
+        ahead = f"{IF_UNKNOWN} stays unknown, {ahead}"
     return f"{ahead}; `millpond decide {job.id} pin|same|fail` decides now" if job.wait_reason == "held" else ahead
+
+
+def _answer_in_force(job: Job, store: Store) -> bool:
+    """Whether a reply that came late, or another job's, answers whoever asks for this job again."""
+    artifact = store.artifact(job.idempotency_key)
+    return artifact is not None and artifact.fingerprint == job.fingerprint
 
 
 def _ahead(job: Job, store: Store, policy: Policy) -> str:
@@ -279,9 +294,9 @@ def _ahead(job: Job, store: Store, policy: Policy) -> str:
     route, wish, past = store.routing(job.id)
     for one in past.undecided:
         if policy.after_hold(one.lane) == "ask":
-            return f"if its call on lane {one.lane} stays unknown, you are asked whether to pay again"
+            return f"{IF_UNKNOWN} on lane {one.lane} stays unknown, you are asked whether to pay again"
         if policy.after_hold(one.lane) == "fail":
-            return f"if its call on lane {one.lane} stays unknown, it fails: the policy does not pay again"
+            return f"{IF_UNKNOWN} on lane {one.lane} stays unknown, it fails: the policy does not pay again"
     step = route_work(load_work(body), route, wish, past, policy)
     if isinstance(step, Exhausted):
         return f"it fails: {step.reason}"
