@@ -404,7 +404,7 @@ class Queue:
         return bulk.run(bulk.Retry(self.store, self.policy, chosen.submissions, lane), chosen.jobs, dry_run=dry_run)
 
     def decide(self, job_id: int, choice: Choice) -> Job:
-        """Your word on a job whose call ended in the dark: asked for, or before its hold is over. The job as it is now.
+        """Your word on a job whose call ended in the dark, wherever it waits or is ready. The job as it is now.
 
         `pin`: pay again on the next lane; `same`: once more on the same lane; `fail`: do not pay again. Its late reply
         is still received if it comes. Raises UsageError for a job of which nothing is to be decided, and for a `pin`
@@ -416,7 +416,7 @@ class Queue:
         bill, route = partial(worst_of, policy=self.policy), partial(route_work, policy=self.policy)
         done = self.store.decide(job.id, choice, bill=bill, route=route)
         if not done.moved:
-            wanted = "wanted one that is asked or held; `millpond jobs state:asked` lists the first"
+            wanted = "wanted one that waits or is ready, with a call of unknown end; `millpond explain ID` tells"
             if done.why == LEADS_NOWHERE:
                 wanted = "wanted same, which calls its lane once more, or fail, which pays nothing more"
             raise UsageError(f"job {job.id}: {done.why}; {wanted}")

@@ -27,7 +27,7 @@ def test_reconcile_asks_what_became_of_a_call_and_says_so(mill: Mill) -> None:
         assert "its lane can be asked, and nobody does; next: millpond reconcile" in mill.run("status").stdout
         assert "done 1" in (said := mill.run("reconcile").stdout)
         assert "recalled 1" in said
-        assert "decided: recalled" in mill.run("explain", "1").stdout
+        assert "recalled from its lane" in mill.run("explain", "1").stdout
         assert json.loads(mill.run("--json", "reconcile").stdout)["recalled"] == 0
 
 
@@ -40,7 +40,7 @@ def test_a_person_decides_what_was_asked(mill: Mill) -> None:
         mill.run("decide", "1", "maybe", code=2)
         assert mill.run("decide", "1", "same").stdout == "job 1 is ready; next: millpond drain\n"
         mill.run("drain")
-        assert "job 1: is done; wanted one that is asked or held" in mill.run("decide", "1", "fail", code=2).stderr
+        assert "job 1: is done; wanted one that waits or is ready" in mill.run("decide", "1", "fail", code=2).stderr
         assert server.accepted() == 2
 
 

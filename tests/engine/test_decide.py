@@ -91,6 +91,38 @@ def test_who_retries_a_call_of_an_unknown_end_sees_its_worst_case_booked(
     assert (row.resolution, row.cost, row.cost_is_estimate) == ("same", Decimal("0.01"), True)
 
 
+PINS: dict[str, Any] = {**ASK, "after_hold": "pin"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "follows"),
+    [
+        ("pin", [("first", "ambiguous", "pin"), ("second", "ok", None)]),
+        ("same", [("first", "ambiguous", "same"), ("first", "ok", None)]),
+        ("fail", [("first", "ambiguous", "fail")]),
+    ],
+)
+def test_a_person_decides_before_the_next_drain_does(open_queue: Open, choice: Any, follows: Any) -> None:
+    """Ready for a lane that is stopped: the policy would pin it, and has not written so."""
+    lanes = [ScriptedLane(LanePolicy(name, **PINS), script)
+             for name, script in {"first": ["ambiguous", "ok"], "second": ["ok"]}.items()]  # fmt: skip
+    queue = open_queue(*(lane.policy for lane in lanes))
+    job = queue.enqueue("q").job_id
+    queue.stop(["second"])
+    queue.drain(lanes=lanes)
+    assert (queue.job(job).state, queue.job(job).next_lane) == ("ready", "second")
+    assert ledger(queue) == [("first", "ambiguous", None)]
+    assert [why for why in queue.unpin(job).reasons if "millpond decide" in why]
+    [need] = [need for need in queue.status().needs_you if need.name == "pays_again"]
+    assert need.words == "1 job has a call of unknown end on lane first; the next drain pays again"
+    assert queue.decide(job, choice).state == ("failed" if choice == "fail" else "ready")
+    assert not [need for need in queue.status().needs_you if need.name == "pays_again"]
+    if choice == "pin":  # what goes to the first lane again waits for no stop of the second
+        queue.resume()
+    queue.drain(lanes=lanes)
+    assert ledger(queue) == follows
+
+
 def test_an_unpinned_job_goes_back_to_its_first_lane(asked: tuple[Queue, int, list[ScriptedLane]]) -> None:
     queue, job, lanes = asked
     queue.decide(job, "pin")

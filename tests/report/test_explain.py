@@ -120,7 +120,9 @@ def test_a_held_job_names_the_call_that_is_listened_to(scene: Scene) -> None:
         "at most until 2027-01-15T08:01:00.000Z, "
         "since the outcome of an earlier call is unknown"
     )
-    assert lines[-1].startswith("next         attempt 1 of 2 on lane paid; "), "its lane pins after a hold in vain"
+    assert lines[-1].startswith("next         if its call stays unknown, attempt 1 of 2 on lane paid; "), (
+        "its lane pins after a hold in vain"
+    )
 
 
 @pytest.mark.parametrize(("after_hold", "words"), [("ask", "you are asked whether to pay again"),
@@ -133,6 +135,23 @@ def test_what_is_next_follows_the_policy(scene: Scene, after_hold: Any, words: s
     policy = Policy(lanes={"free": LanePolicy("free", after_hold=after_hold)})
     assert words in told(scene, policy=policy)[-1]
     assert told(scene, policy=policy)[-1].endswith("`millpond decide 1 pin|same|fail` decides now")
+
+
+@pytest.mark.parametrize("how", ["cancelled", "failed"])
+def test_a_job_that_is_over_names_the_reply_that_came_late(scene: Scene, how: str) -> None:
+    lease, uid = scene.in_flight("a")
+    if how == "cancelled":
+        scene.cancel(1, hold_ms=60_000)
+    else:
+        scene.store.detach(uid, lease, 60_000)
+        scene.store.decide(1, "fail")
+    assert told(scene)[-1] == "next         nothing, unless you ask again: millpond retry 1"
+    scene.settle(uid, "late")
+    assert scene.state(1) == how
+    assert told(scene)[-1] == "next         its key has an answer by now: `millpond retry 1` takes it, without a call"
+    assert "came late" in " ".join(told(scene))
+    scene.retry(1)
+    assert scene.state(1) == "done"
 
 
 def test_settled_jobs_say_what_became_of_them(scene: Scene) -> None:
@@ -177,7 +196,7 @@ def test_evidence_stands_with_the_words_of_its_row(scene: Scene) -> None:
     ending = end(Heard(evidence, scene.now_ms, 0.0), POLICY.lane("free"), POLICY)
     scene.store.settle("uid", ending, Then("release", uncounted=True), lane="free", lease=lease)
     lines = told(scene)
-    assert "attempts (outcomes by table 1 of docs/outcomes.md)" in lines
+    assert "attempts (outcomes by version 1 of the table of outcomes)" in lines
     assert "  1  free  saturated (rate_limited)  2027-01-15T08:00:00.000Z, 0 ms" in lines
     assert "     sent yes  status 429  retry-after 7  request req_1  cost $0.00" in lines
     assert any(line.startswith("     table row 429: 429 otherwise") for line in lines)

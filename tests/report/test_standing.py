@@ -89,3 +89,25 @@ def test_a_beat_of_another_clock_is_not_judged(scene: Scene, frozen: Frozen, sti
     found = standing(scene.store.db.lock_folder, row)
     assert (found.how, found.age_ms) == ("living", None)
     assert build(scene.store, POLICY, DRAINER).alerts == ()
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_call_whose_listener_has_died_is_not_said_to_be_listened_to(scene: Scene, cancelled: bool) -> None:
+    """Soft timeout, or cancelled in flight and asked for again: the next job of the key is held either way."""
+    scene.store.enlist(OwnerRow("gone", "drainer", HERE, 4242, "an earlier boot", scene.now_ms))
+    lease, uid = scene.in_flight("a", owner="gone")
+    if cancelled:
+        scene.cancel(lease.job_id, hold_ms=600_000)
+        scene.ask("a")
+    else:
+        scene.store.detach(uid, lease, 600_000)
+    job = scene.ask("a").job_id
+    [line, *_] = explain(scene.store, POLICY, job, scene.now_ms, None).splitlines()
+    assert "its listener has died; the next drain takes it back: run `millpond drain` (it was pid 4242)" in line
+    assert "listened to" not in line
+    [need] = build(scene.store, POLICY, None).needs_you
+    assert (need.name, need.next) == ("unheard", "millpond drain")
+    assert need.words == "1 call of unknown end, but its listener has died; the next drain ends its hold"
+    [line, *_] = explain(scene.store, POLICY, job, scene.now_ms, DRAINER).splitlines()
+    assert f"its listener has died; {DRAINER} drains and takes it back" in line
+    assert build(scene.store, POLICY, DRAINER).needs_you == ()

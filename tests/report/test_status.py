@@ -122,7 +122,7 @@ def test_a_status_reads_through_indexes_alone(scene: Scene) -> None:
     named = load(texts)
     database = apsw.Connection(str(scene.store.db.path))  # type: ignore[attr-defined]
     for name in ("tally", "lane_states", "calls_in_flight", "ready_of_lane", "oldest_ready", "next_due",
-                 "waiting_for_person"):  # fmt: skip
+                 "waiting_for_person", "ready_after_unknown"):  # fmt: skip
         sql = expand(named[name], TOKENS, name)
         bound = {"lane": "free", "limit": 10, "now_ms": 0}
         plan = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {sql}", bound).fetchall()]

@@ -90,6 +90,7 @@ READ_WHOLE = {
     "living_owners": "an index of living owners only, a handful of processes",
     "rank_before": "its own subquery, which its limit bounds",
     "ready_of_lane": "its own subquery, which its limit bounds",
+    "ready_after_unknown": "an index of undecided calls only, and its own subquery, which its limit bounds",
     "waiting_for_person": "its own subquery, which its limit bounds",
     "in_flight": "indexes of leased jobs and of calls listened to only, as many as there are calls",
     "calls_in_flight": "an index of open attempts only, as many as there are calls",
@@ -106,6 +107,7 @@ READ_WHOLE = {
 }
 SORTED = {
     "count_states": "seven groups",
+    "ready_after_unknown": "a group for each lane, of a bounded number of calls",
     "open_or_undecided": "a handful of attempts of the keys asked for",
     "shares_of_job": "a group for each submission that is named",
     "submission_states": "a group for each state and disposition, for showing",

@@ -86,7 +86,8 @@ class Tab:
     counted_again: int = 0
     counted_again_usd: Decimal | None = Decimal(0)
     after: dict[str, str] = field(default_factory=dict[str, str])
-    """Attempts that may still turn out to cost nothing -> the one of unknown end that each was made after; the last KEPT."""
+    """Attempts that may still turn out to cost nothing -> the one of unknown end that each was made after. The last
+    KEPT."""
 
     @property
     def in_flight(self) -> int:

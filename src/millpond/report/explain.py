@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from millpond.engine.drain_lock import Holder
-from millpond.report.standing import abandoned, elsewhere, stalled
+from millpond.report.standing import abandoned, elsewhere, stalled, unheard
 from millpond.report.status import one_line, stopped_words
 from millpond.report.words import number, usd
 from millpond.rules.errors import UsageError
@@ -20,6 +20,7 @@ from millpond.store.store import Store
 
 RANK_LIMIT = 10_000
 SHOWN_REQUESTS = 10
+IF_UNKNOWN = "if its call"
 
 
 def explain(store: Store, policy: Policy, job_id: int, now_ms: int, drainer: Holder | None) -> str:
@@ -64,7 +65,7 @@ def why(
         case "offloaded":
             return f"{name} is in a batch at its provider"
         case "waiting":
-            return f"{name} waits: {_waiting(job, attempts, store, now_ms)}"
+            return f"{name} waits: {_waiting(job, attempts, store, now_ms, drainer)}"
         case "ready":
             return f"{name} is ready: {_ready(job, store, policy, now_ms, drainer)}"
 
@@ -92,7 +93,7 @@ def _taken_back(dead: OwnerRow, drainer: Holder | None) -> str:
     return f"the next drain takes it back: run `millpond drain` (it was pid {dead.pid})"
 
 
-def _waiting(job: Job, attempts: Sequence[Attempt], store: Store, now_ms: int) -> str:
+def _waiting(job: Job, attempts: Sequence[Attempt], store: Store, now_ms: int, drainer: Holder | None) -> str:
     until = f"until {show_ms(job.not_before_ms)}" if job.not_before_ms is not None else ""
     if job.not_before_ms is not None:
         left = job.not_before_ms - now_ms
@@ -106,7 +107,8 @@ def _waiting(job: Job, attempts: Sequence[Attempt], store: Store, now_ms: int) -
             return f"parked {until}"
         case "held":
             why = "since the outcome of an earlier call is unknown"
-            return f"held {until or _held_by(attempts, store)}".rstrip() + f", {why}{_asked(attempts, now_ms)}"
+            by = until or _held_by(attempts, store, drainer)
+            return f"held {by}".rstrip() + f", {why}{_asked(attempts, now_ms)}"
         case "asked":
             return (
                 f"the outcome of a call is unknown and your word is wanted: pay again, or not{_asked(attempts, now_ms)}"
@@ -127,10 +129,13 @@ def _asked(attempts: Sequence[Attempt], now_ms: int) -> str:
     return f"; lane {asked.lane} is asked {when} what became of it"
 
 
-def _held_by(attempts: Sequence[Attempt], store: Store) -> str:
+def _held_by(attempts: Sequence[Attempt], store: Store, drainer: Holder | None) -> str:
     listened = next((one for one in attempts if one.listener is not None), None)
     if listened is None:
         return "until the open call of its key ends"
+    if (dead := unheard(store).get(listened.uid)) is not None:
+        call = f"attempt {listened.attempt_no} on lane {listened.lane}"
+        return f"for {call}, but its listener has died; {_taken_back(dead, drainer)}"
     until = f", at most until {show_ms(listened.hold_until_ms)}" if listened.hold_until_ms is not None else ""
     who = next(
         (f" by pid {one.pid} on {one.host}" for one in store.living_owners() if one.uuid == listened.listener), ""
@@ -183,9 +188,13 @@ def _attempts(job: Job, attempts: Sequence[Attempt], now_ms: int) -> Iterator[st
     if not attempts:
         yield "no attempts yet" if job.settled_ms is None else "no attempts: no call was made for it"
         return
-    yield f"attempts (outcomes by table {TABLE_VERSION} of docs/outcomes.md)"
+    yield f"attempts (outcomes by version {TABLE_VERSION} of the table of outcomes)"
     for one in attempts:
         yield from _attempt(job, one, now_ms)
+
+
+_BY_EVIDENCE = {"late": "came late", "recalled": "recalled from its lane", "absent": "not known to its lane"}
+"""Resolutions that are no decision."""
 
 
 def _attempt(job: Job, one: Attempt, now_ms: int) -> Iterator[str]:
@@ -193,7 +202,7 @@ def _attempt(job: Job, one: Attempt, now_ms: int) -> Iterator[str]:
     whose = f" (job {one.job_id})" if one.job_id != job.id else ""
     ended = one.outcome or "open"
     code = f" ({one.code})" if one.code and one.code != one.outcome else ""
-    decided = f", decided: {one.resolution}" if one.resolution else ""
+    decided = f", {_BY_EVIDENCE.get(one.resolution, f'decided: {one.resolution}')}" if one.resolution else ""
     yield f"  {one.attempt_no}{whose}  {one.lane}  {ended}{code}{decided}  {show_ms(one.started_ms)}, {took}"
     evidence = [
         f"sent {one.sent}" if one.sent else "",
@@ -256,6 +265,8 @@ def _next(job: Job, store: Store, policy: Policy) -> str:
             return "nothing; the same work asked again is answered by this artifact"
         case "failed" if (job.reason or "").startswith("unfit:"):
             return f"nothing; once a lane can serve it, ask again: millpond retry {job.id}"
+        case "failed" | "cancelled" if _answer_in_force(job, store):
+            return f"its key has an answer by now: `millpond retry {job.id}` takes it, without a call"
         case "failed" | "cancelled":
             return f"nothing, unless you ask again: millpond retry {job.id}"
         case "leased" if job.id in abandoned(store):
@@ -270,7 +281,15 @@ def _next(job: Job, store: Store, policy: Policy) -> str:
         case _:
             pass
     ahead = _ahead(job, store, policy)
+    if job.wait_reason == "held" and not ahead.startswith(IF_UNKNOWN):
+        ahead = f"{IF_UNKNOWN} stays unknown, {ahead}"
     return f"{ahead}; `millpond decide {job.id} pin|same|fail` decides now" if job.wait_reason == "held" else ahead
+
+
+def _answer_in_force(job: Job, store: Store) -> bool:
+    """Whether a reply that came late, or another job's, answers whoever asks for this job again."""
+    artifact = store.artifact(job.idempotency_key)
+    return artifact is not None and artifact.fingerprint == job.fingerprint
 
 
 def _ahead(job: Job, store: Store, policy: Policy) -> str:
@@ -281,9 +300,9 @@ def _ahead(job: Job, store: Store, policy: Policy) -> str:
     route, wish, past = store.routing(job.id)
     for one in past.undecided:
         if policy.after_hold(one.lane) == "ask":
-            return f"if its call on lane {one.lane} stays unknown, you are asked whether to pay again"
+            return f"{IF_UNKNOWN} on lane {one.lane} stays unknown, you are asked whether to pay again"
         if policy.after_hold(one.lane) == "fail":
-            return f"if its call on lane {one.lane} stays unknown, it fails: the policy does not pay again"
+            return f"{IF_UNKNOWN} on lane {one.lane} stays unknown, it fails: the policy does not pay again"
     step = route_work(load_work(body), route, wish, past, policy)
     if isinstance(step, Exhausted):
         return f"it fails: {step.reason}"

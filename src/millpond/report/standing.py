@@ -103,6 +103,16 @@ def elsewhere_words(held: Mapping[int, OwnerRow]) -> str:
     )
 
 
+def unheard(store: Store) -> dict[str, OwnerRow]:
+    """The calls to which a dead owner of this host is still said to listen, by uid, each with that owner."""
+    dead = [one.owner for one in _standings(store) if one.how == "dead"]
+    return {
+        row.uid: owner
+        for owner in dead
+        for row in store.db.read(lambda tx, uuid=owner.uuid: tx.all("listened_by", owner=uuid))
+    }
+
+
 def stalled(store: Store) -> list[Stalled]:
     """Who stands still with something in hand: a drain, or a worker with jobs. An idle one keeps nobody waiting."""
     found = [Stalled(one, _leased_by(store, one.owner)) for one in _standings(store) if one.how == "still"]

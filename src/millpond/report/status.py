@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from millpond.engine.drain_lock import Holder
 from millpond.report.spending import Spending, today
-from millpond.report.standing import Stalled, abandoned, elsewhere, elsewhere_words, hidden, stalled
+from millpond.report.standing import Stalled, abandoned, elsewhere, elsewhere_words, hidden, stalled, unheard
 from millpond.report.words import columns, counted
 from millpond.rules.effects import UNROUTED
 from millpond.rules.job import OwnerRow
@@ -159,7 +159,9 @@ def build(store: Store, book: SpendBook, policy: Policy, drainer: Holder | None)
             *(
                 (
                     *_needs_questions(counts, store, policy),
-                    *_needs_drain(lanes, len(abandoned(store)), unattended_ms, now_ms, can_go_on=can_go_on),
+                    *_needs_decision(store.ready_after_unknown(), policy),
+                    *_needs_taking_back(len(abandoned(store)), len(unheard(store))),
+                    *_needs_drain(lanes, unattended_ms, now_ms, can_go_on=can_go_on),
                 )
                 if drainer is None
                 else ()
@@ -282,15 +284,33 @@ def _needs_questions(counts: Mapping[str, int], store: Store, policy: Policy) ->
         yield Need("unknown", words, "millpond reconcile")
 
 
-def _needs_drain(
-    lanes: Sequence[LaneStatus], abandoned: int, oldest_ms: int | None, now_ms: int, *, can_go_on: bool
-) -> Iterator[Need]:
-    """What the next drain brings, where nobody drains: named only if that drain has something to do."""
+def _needs_decision(unknown: Mapping[str, int], policy: Policy) -> Iterator[Need]:
+    """What the next drain pays again without another word: a person may want to speak first."""
+    for name, n in unknown.items():
+        lane = policy.lanes.get(name)
+        is_no_loss = lane is not None and (lane.can_recall or lane.price.kind == "free")
+        if policy.after_hold(name) in ("pin", "same") and not is_no_loss:
+            has = "has" if n == 1 else "have"
+            words = f"{counted(n, 'job')} {has} a call of unknown end on lane {name}; the next drain pays again"
+            yield Need("pays_again", words, "millpond decide ID pin|same|fail, or let it")
+
+
+def _needs_taking_back(abandoned: int, unheard: int) -> Iterator[Need]:
+    """What the dead still hold: leased jobs, and calls that they listened to."""
     if abandoned:
         whose = "its worker has died; the next drain takes it back"
         if abandoned > 1:
             whose = "their workers have died; the next drain takes them back"
         yield Need("abandoned", f"{counted(abandoned, 'job')} leased, but {whose}", "millpond drain")
+    if unheard:
+        whose = "its listener has died; the next drain ends its hold"
+        if unheard > 1:
+            whose = "their listeners have died; the next drain ends their holds"
+        yield Need("unheard", f"{counted(unheard, 'call')} of unknown end, but {whose}", "millpond drain")
+
+
+def _needs_drain(lanes: Sequence[LaneStatus], oldest_ms: int | None, now_ms: int, *, can_go_on: bool) -> Iterator[Need]:
+    """What the next drain brings, where nobody drains: named only if that drain has something to do."""
     if oldest_ms is None:
         return
     opening = [lane for lane in lanes if lane.ready and lane.closed_until_ms is not None]

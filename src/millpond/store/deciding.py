@@ -15,6 +15,7 @@ from millpond.store.settle import Bill
 
 Choice = Literal["pin", "same", "fail"]
 
+UNDECIDED = "has a call of unknown end that nobody has decided: `millpond decide ID same` asks its lane again"
 DECIDED = "ambiguous: outcome unknown, and a person does not pay again"
 
 LEADS_NOWHERE = "no lane is left for it after that"
@@ -26,8 +27,9 @@ def decide(
 ) -> Moved:
     """Decide what is unknown of a job's key, held or not: pay again on the next lane, on the same one, or not.
 
-    A call that is still listened to goes on, and its reply is received if it comes. `same` grants one more call, on
-    that very lane, whatever was tried there. A `pin` after which `route` finds no lane is refused.
+    Wherever the job waits or is ready: only one that is leased has its policy's word already. A call that is still
+    listened to goes on, and its reply is received if it comes. `same` grants one more call, on that very lane, whatever
+    was tried there. A `pin` after which `route` finds no lane is refused.
     """
     job = tx.one("job_moves", job_id=job_id)
     can = _can_decide(tx, job)
@@ -43,6 +45,8 @@ def decide(
     if choice == "same":
         last = undecided[-1]
         tx.all("renew_budget", job_id=job_id, granted=1, floor_seq=last.seq, wished_lane=last.lane)
+    if job.state == "ready":  # what it was routed by is decided otherwise now
+        tx.all("unroute_jobs", ids=[job_id])
     return can  # the last of its calls that is decided wakes it
 
 
@@ -61,7 +65,11 @@ def would_unpin(tx: Transaction, job_id: int) -> Moved:
         return UNKNOWN
     if job.state not in ("ready", "waiting"):
         return Moved(False, f"is {job.state}")
-    return Moved(True) if tx.one("last_pin", job_id=job_id) is not None else Moved(False, "is not pinned")
+    if tx.one("last_pin", job_id=job_id) is not None:
+        return Moved(True)
+    if tx.one("undecided_of_job", job_id=job_id) is not None:
+        return Moved(False, UNDECIDED)
+    return Moved(False, "is not pinned")
 
 
 def unpin(tx: Transaction, job_id: int, now_ms: int) -> Moved:
@@ -78,8 +86,8 @@ def unpin(tx: Transaction, job_id: int, now_ms: int) -> Moved:
 def _can_decide(tx: Transaction, job: Any) -> Moved:
     if job is None:
         return UNKNOWN
-    if job.wait_reason not in ("asked", "held"):
-        return Moved(False, f"is {job.state}" + (f" ({job.wait_reason})" if job.wait_reason else ""))
+    if job.state not in ("ready", "waiting"):
+        return Moved(False, f"is {job.state}")
     if any(one.outcome is None for one in tx.all("open_or_undecided", keys=[job.idempotency_key])):
         return Moved(False, "its call is still under way")
     if tx.one("undecided_of_key", idempotency_key=job.idempotency_key) is None:

@@ -86,6 +86,10 @@ class Reader:
         """`asked` and `undeliverable` -> how many jobs wait for a person's word, counted up to `limit`."""
         return {row.wait_reason: row.n for row in self.db.read(lambda tx: tx.all("waiting_for_person", limit=limit))}
 
+    def ready_after_unknown(self, limit: int = COUNT_LIMIT) -> dict[str, int]:
+        """Lane -> jobs about to run though nobody has decided a call of theirs on it, of up to `limit` such calls."""
+        return {row.lane: row.n for row in self.db.read(lambda tx: tx.all("ready_after_unknown", limit=limit))}
+
     def to_ask(
         self, lanes_: Collection[str], *, until_ms: int, after: tuple[int, int] = (0, 0), limit: int = PAGE_ROWS
     ) -> list[ToAsk]:

@@ -503,6 +503,15 @@ SELECT wait_reason, count(*) AS n FROM
    LIMIT :limit) counted
 GROUP BY wait_reason ORDER BY wait_reason
 
+-- name: ready_after_unknown
+-- Ready jobs with a call that nobody has decided, by the lane of that call; of a bounded number of such calls.
+SELECT t.lane, count(DISTINCT j.id) AS n FROM
+  (SELECT idempotency_key, lane FROM attempt WHERE outcome = 'ambiguous' AND resolution IS NULL
+   ORDER BY idempotency_key LIMIT :limit) t
+  JOIN job j ON j.idempotency_key = t.idempotency_key AND j.live = 1
+WHERE j.state = 'ready' OR (j.state = 'waiting' AND j.wait_reason = 'backoff')
+GROUP BY t.lane ORDER BY t.lane
+
 -- name: meta
 SELECT value FROM meta WHERE name = :name
 

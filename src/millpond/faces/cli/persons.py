@@ -111,7 +111,7 @@ def unpin(
 @shared()
 @pass_given
 def decide(given: Given, job_id: int, choice: Choice) -> None:
-    """Say what follows a call of a job whose outcome is unknown, whether you are asked or it is still held.
+    """Say what follows a call of a job whose outcome is unknown: where you are asked, or before the policy does.
 
     pin: pay again, on the next lane. same: once more on the same lane. fail: do not pay again. A reply that comes all
     the same is received, and answers whoever asks for the same work.

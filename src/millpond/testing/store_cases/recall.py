@@ -134,7 +134,7 @@ def a_person_decides_a_job_that_is_held(scene: Scene) -> None:
     assert scene.store.decide(lease.job_id, "same").moved
     assert (scene.attempt(uid).resolution, scene.state(lease.job_id)) == ("same", "ready")
     with scene.unchanged():
-        assert scene.store.decide(lease.job_id, "fail").why == "is ready"
+        assert scene.store.decide(lease.job_id, "fail").why == "nothing of it is unknown"
     scene.settle(uid, "late")
     assert scene.state(lease.job_id) == "done", "its reply is received all the same"
 
