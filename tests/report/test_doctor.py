@@ -66,7 +66,7 @@ def test_a_healthy_queue_has_no_fault(tmp_path: Path, server: int) -> None:
     assert [check for check in checks if not check.is_ok] == []
     assert [check.name for check in checks] == [
         "sqlite", "file system", "folder", "disk", "journal", "schema", "log", "one sqlite", "integrity",
-        "tally", "drainer", "owners", "spend book", "lane free", "settings",
+        "tally", "drainer", "replies", "owners", "spend book", "lane free", "settings",
     ]  # fmt: skip
     assert f"127.0.0.1:{server} answers" in by_name(checks)["lane free"].words
     assert "millpond.yaml" in by_name(checks)["settings"].words

@@ -33,6 +33,9 @@ SLOT_BYTES = 1 << 16
 BLOCK_BYTES = 4096
 """Entries begin at a multiple of this, however large the slots of the version that wrote them are."""
 
+REFUSED_SUFFIX = ".refused"
+"""Of a spool of whose entries the queue can never take one."""
+
 MARK = b"\0MILLPOND-REPLY\0"
 """Begins an entry. What follows is JSON, which has no NUL, so nothing that was replied looks like an entry."""
 
@@ -258,9 +261,21 @@ def _replay(store: Store, path: Path, *, only_left: bool) -> None:
             log.info("written now, from %s: %s that the queue could not take before", path, _replies(written))
         if is_left and _is_file_of(path, descriptor):
             if refused:
-                path.rename(path.with_suffix(".refused"))
+                path.rename(path.with_suffix(REFUSED_SUFFIX))
             else:
                 path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def left_in(path: Path) -> int:
+    """How many endings stand in a spool. Raises OSError where it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0
+    try:
+        return sum(1 for _ in _entries(path, descriptor))
     finally:
         os.close(descriptor)
 

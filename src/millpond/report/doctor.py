@@ -21,6 +21,7 @@ from millpond.db.log_readers import log_readers
 from millpond.db.mounts import mount_of
 from millpond.db.sqlite import Facts, SqliteDatabase, lock_folder
 from millpond.engine.drain_lock import DrainLock
+from millpond.report.spooled import spooled
 from millpond.report.standing import Standing, elsewhere, elsewhere_words, stalled, standing
 from millpond.report.words import counted
 from millpond.rules.errors import MillpondError
@@ -64,6 +65,7 @@ def examine(
             ("queue", KEEP_A_COPY, _database(store)),
             ("tally", KEEP_A_COPY, _tally(store)),
             ("drainer", _seen_by(lock_folder(at) / "drain.lock"), _drainer(lock_folder(at))),
+            ("replies", _seen_by(lock_folder(at) / "spool"), _replies(lock_folder(at))),
             ("owners", _seen_by(lock_folder(at) / "owners"), _owners(store, lock_folder(at))),
         ]
     elif refused:
@@ -180,6 +182,11 @@ def _tally(store: Store) -> Iterator[Check]:
 def _drainer(folder: Path) -> Iterator[Check]:
     holder = DrainLock(folder).holder()
     yield Check("drainer", True, f"{holder} drains" if holder else "nobody drains")
+
+
+def _replies(folder: Path) -> Iterator[Check]:
+    found = [Check("replies", False, one.words, one.next) for one in spooled(folder)]
+    yield from found or [Check("replies", True, "none waits beside the queue to be written")]
 
 
 def _owners(store: Store, folder: Path) -> Iterator[Check]:

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from millpond.db.sqlite import SqliteDatabase
 from millpond.engine.drain_lock import Holder
 from millpond.report.spending import Spending, today
+from millpond.report.spooled import spooled
 from millpond.report.standing import Stalled, abandoned, elsewhere, elsewhere_words, hidden, stalled, unheard
 from millpond.report.words import columns, counted
 from millpond.rules.effects import UNROUTED
@@ -149,6 +151,7 @@ def build(store: Store, book: SpendBook, policy: Policy, drainer: Holder | None)
         alerts=(*_alerts(lanes, unattended_ms, now_ms), *_alerts_of_stalled(still, now_ms)),
         needs_you=(
             *_needs_resume(stops, now_ms),
+            *_needs_spooled(store),
             *(Need("stands_still", one.in_words(), one.next) for one in still),
             *(
                 Need("hidden", f"nobody knows whether {one} lives: {one.why}", "millpond doctor")
@@ -240,6 +243,11 @@ def _needs_watching(away: Mapping[int, OwnerRow], drainer: Holder | None) -> Ite
     """What may be left of a machine that is gone; whoever drains watches for that."""
     if away and drainer is None:
         yield Need("elsewhere", elsewhere_words(away), "millpond drain --until-empty")
+
+
+def _needs_spooled(store: Store) -> Iterator[Need]:
+    if isinstance(store.db, SqliteDatabase):
+        yield from (Need("spooled", one.words, one.next) for one in spooled(store.db.lock_folder))
 
 
 def _needs_resume(stops: Sequence[Stop], now_ms: int) -> Iterator[Need]:
