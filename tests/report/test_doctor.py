@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from millpond.report import doctor
 from millpond.report.doctor import LARGE_LOG_BYTES, Check, examine, not_writable
 from millpond.rules.errors import SettingsError
 from millpond.rules.job import OwnerRow
+from millpond.rules.price import Cost
 from millpond.settings import Settings, load
 from millpond.spend.book import SpendBook
 from millpond.store.store import Store, open_sqlite
@@ -88,6 +90,22 @@ def test_a_copy_that_shares_the_book_is_noticed(tmp_path: Path) -> None:
     )
     book.close()
     store.close()
+
+
+def test_what_other_queues_reserve_is_named_the_oldest_first(tmp_path: Path) -> None:
+    """One whose folder was deleted never releases it: whoever shares the book can see whose it is, and how old."""
+    found = settings(tmp_path)
+    store = opened(found)
+    for n, (queue, worst) in enumerate([("young", None), ("deleted", Cost(Decimal("0.01"), "v")), (store.uuid, None)]):
+        book = SpendBook(found.spend, queue, lambda n=n: 1_800_000_000_000 - n)
+        book.reserve(f"uid-{n}", "owner", "p", worst)
+        book.close()
+    check = by_name(examine(found, store, {}))["spend book"]
+    store.close()
+    assert check.words.endswith(
+        "; reserved by other queues, the oldest first: 1 call at most $0.0100 since 2027-01-15T07:59:59.999Z by queue "
+        "deleted; 1 call at most $0.00 + 1 unpriced since 2027-01-15T08:00:00.000Z by queue young"
+    )
 
 
 def break_book(path: Path, how: str) -> None:

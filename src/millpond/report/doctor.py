@@ -23,15 +23,17 @@ from millpond.db.sqlite import Facts, SqliteDatabase, lock_folder
 from millpond.engine.drain_lock import DrainLock
 from millpond.report.spooled import spooled
 from millpond.report.standing import Standing, elsewhere, elsewhere_words, stalled, standing
-from millpond.report.words import counted
+from millpond.report.words import counted, usd
 from millpond.rules.errors import MillpondError
 from millpond.rules.policy import LanePolicy
+from millpond.rules.times import show_ms
 from millpond.settings.load import DEFAULT, Settings
 from millpond.spend.book import SpendBook
 from millpond.store.reader import PAGE_ROWS
 from millpond.store.store import Store
 
 CONNECT_S = 2.0
+SHOWN_QUEUES = 10
 LOW_DISK_BYTES = 100 << 20
 LARGE_LOG_BYTES = 4 * JOURNAL_SIZE_LIMIT_BYTES
 """A log far above what a checkpoint leaves: somebody keeps a read transaction open (O07)."""
@@ -227,13 +229,26 @@ def _book(settings: Settings, store: Store | None) -> Iterator[Check]:
             words = f"{path} keeps {kept} as reserved, and its reservations come to {counted}"
             yield Check("spend book", False, words, "report it, with this line")
         else:
-            yield Check("spend book", True, str(path) + (_of_strangers(book, store) if store is not None else ""))
+            strange = _of_strangers(book, store) if store is not None else ""
+            yield Check("spend book", True, f"{path}{strange}{_of_others(book)}")
     finally:
         book.close()
 
 
 def _no_time() -> int:
     raise AssertionError("nothing is written by a look")
+
+
+def _of_others(book: SpendBook) -> str:
+    """What other queues have reserved. Whether they still stand is not known here: a deleted one frees nothing."""
+    others = [one for one in book.reserved_by_queue(SHOWN_QUEUES + 1) if one[0] != book.queue][:SHOWN_QUEUES]
+    words = [
+        f"{counted(held.calls, 'call')} at most {usd(held.worst_usd)}"
+        + (f" + {held.unknown:,} unpriced" if held.unknown else "")
+        + f" since {show_ms(since_ms)} by queue {queue}"
+        for queue, since_ms, held in others
+    ]
+    return f"; reserved by other queues, the oldest first: {'; '.join(words)}" if words else ""
 
 
 def _of_strangers(book: SpendBook, store: Store) -> str:

@@ -149,6 +149,13 @@ class SpendBook(fork.Bystander):
         [row] = self.db.read(lambda tx: tx.all("reserved"))
         return _reserved(row)
 
+    def reserved_by_queue(self, limit: int) -> list[tuple[str, int, Reserved]]:
+        """Queue, since when, and what it has reserved: the oldest first, so many at most. Reads every reservation."""
+        if not self.is_made():
+            return []
+        rows = self.db.read(lambda tx: tx.all("reserved_by_queue", limit=limit))
+        return [(row.queue, row.since_ms, _reserved(row)) for row in rows]
+
     def miscounted(self) -> tuple[Reserved, Reserved] | None:
         """What is kept of all that is reserved, and what it comes to, if these differ. Reads every reservation."""
         if not self.is_made():

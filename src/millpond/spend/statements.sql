@@ -50,6 +50,12 @@ WHERE quarter_ms = :quarter_ms AND lane = :lane
 -- Of one queue: whether another's owners live is not known here.
 SELECT uid, owner FROM reservation WHERE queue = :queue AND uid > :after ORDER BY uid LIMIT :limit
 
+-- name: reserved_by_queue
+-- Reads every reservation: for who looks after faults. The queue with the oldest first.
+SELECT queue, count(*) AS calls, count(*) - count(worst) AS unknown, coalesce(sum(worst), 0) AS worst,
+  min(at_ms) AS since_ms
+FROM reservation GROUP BY queue ORDER BY since_ms, queue LIMIT :limit
+
 -- name: spent_since
 SELECT lane, sum(charges) AS charges, sum(unknown) AS unknown, sum(actual) AS actual, sum(estimated) AS estimated
 FROM spent WHERE quarter_ms >= :since_ms GROUP BY lane ORDER BY lane
