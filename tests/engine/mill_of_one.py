@@ -66,6 +66,7 @@ class Mill:
         boot_ms: Callable[[], int] = boot_ms,
         beat_ms: Callable[[], int] = boot_ms,
         tend: Callable[[], Reclaimed] = Reclaimed,
+        may_lease: Callable[[], bool] = lambda: True,
         **policy: Any,
     ) -> Drainer:
         policy.setdefault("backoff", Backoff(1, 5))
@@ -83,7 +84,7 @@ class Mill:
             self.spool,
             book=self.book,
             tend=tend,
-            may_lease=lambda: True,
+            may_lease=may_lease,
             is_undecided=lambda: False,
             tell=self.tell,
             boot_ms=boot_ms,

@@ -17,7 +17,7 @@ from millpond import Queue
 from millpond.db.migrations import Migration, read_folder
 from millpond.db.sqlite import SqliteDatabase
 from millpond.db.statements import load
-from millpond.engine import drain, scribe
+from millpond.engine import drain, scribe, trouble
 from millpond.engine.bookkeeping import Bookkeeper
 from millpond.engine.drain import Until
 from millpond.rules.errors import QueueBusy, QueueUnavailable
@@ -123,7 +123,7 @@ def test_a_book_that_is_free_again_soon_ends_no_drain(queue: Queue, monkeypatch:
     def refused(*_: object) -> None:
         tried.set()
 
-    monkeypatch.setattr(scribe.log, "warning", refused)
+    monkeypatch.setattr(trouble.log, "warning", refused)
     lane = Lane()
     drained: list[Any] = []
     draining = threading.Thread(target=lambda: drained.append(queue.drain(lanes=lane)))
@@ -144,7 +144,7 @@ def test_a_drain_that_is_stopped_does_not_wait_for_the_book(queue: Queue, monkey
     def refused(*_: object) -> None:
         tried.set()
 
-    monkeypatch.setattr(scribe.log, "warning", refused)
+    monkeypatch.setattr(trouble.log, "warning", refused)
     ended: list[BaseException] = []
 
     def drain() -> None:

@@ -14,7 +14,7 @@ import apsw
 from millpond.db import fork
 from millpond.db.failures import raise_translated, translate_os
 from millpond.db.transaction import Cursor, SqliteTransaction
-from millpond.rules.errors import QueueUnavailable, SettingsError, UsageError
+from millpond.rules.errors import FileGone, SettingsError, UsageError
 
 OLDEST_SQLITE = (3, 51, 3)
 """Older ones may reset the log under a reader and corrupt the file (DESIGN §8)."""
@@ -155,7 +155,7 @@ class Connection:
             if (there.st_dev, there.st_ino) == self._file:
                 return
             now = "replaced by another file"
-        raise QueueUnavailable(
+        raise FileGone(
             f"{self.path} was {now} while this program had it open; nothing was written. "
             f"Stop every program that uses it, put the right file in place, start again"
         )

@@ -24,6 +24,7 @@ from millpond.engine.spool import Spool
 from millpond.engine.steadfast import Steadfast, keep, keep_calling, to_its_end
 from millpond.engine.tab import LaneTab, Tab
 from millpond.engine.tenure import Tenure
+from millpond.engine.trouble import Trouble
 from millpond.lanes.deadline import pause, until_done
 from millpond.lanes.lane import Lane
 from millpond.report.summary import Reason, Summary
@@ -152,6 +153,8 @@ class Drainer:
         self._naming = asyncio.Lock()
         self._listening = Listening(store)
         self._problem: BaseException | None = None
+        self._unseen = Trouble("could not look after what others left")
+        self._lagging = Trouble("the spend book lags behind the ledger")
 
     # --- from outside ---------------------------------------------------------------------------------------------
 
@@ -189,8 +192,9 @@ class Drainer:
         Who cancels every task there is, as `asyncio.run` does to clear its loop, may do so again, and only ends the
         program: that is to `finish()`, and whatever the drain set going hears of none of it.
         """
-        self._scribe = Scribe(self._store.db)
-        self._accountant = Scribe(self._book.db)
+        goes_on = until is not None and until.daemon
+        self._scribe = Scribe(self._store.db, goes_on=goes_on)
+        self._accountant = Scribe(self._book.db, goes_on=goes_on)
         self._performer = Performer(
             self._store,
             self._scribe,
@@ -200,7 +204,7 @@ class Drainer:
             self._lanes,
             self.tab,
             self._spool,
-            patience_s=math.inf if until is not None and until.daemon else PATIENCE_S,
+            patience_s=math.inf if goes_on else PATIENCE_S,
             rng=self._rng,
             tell=self._tell,
             boot_ms=self._boot_ms,
@@ -233,8 +237,7 @@ class Drainer:
             try:
                 reason = await self._drain(until)
             except (Exception, KeyboardInterrupt, SystemExit) as problem:
-                self._problem = problem  # calls in flight still get their grace: their replies may be paid for
-                self._make_haste()
+                self._meet(problem)
             await self._let_calls_end()
             if self._problem is not None:
                 raise self._problem
@@ -489,17 +492,19 @@ class Drainer:
     async def _keep_tending(self) -> None:
         while True:
             await pause(TEND_MS / 1000)  # a hold that ran out while we stood still may have its reply at hand
-            if not self._may_lease():
-                self._changed.set()  # an idle drain learns of it too
             waited = self._is_undecided()
             try:
+                if not self._may_lease():
+                    self._changed.set()  # an idle drain learns of it too
                 if not self._owner.stands():
                     await self._take_new_name(self._owner.uuid)
                 self.tab.failed += await self._scribe.look(self._look_after_others)
                 while page := self.tab.oldest_again():
                     self.tab.count_again(page, await self._scribe.look(partial(self._store.beyond, page)))
-            except MillpondError as problem:  # busy or full just now: the next round is a second away
-                log.warning("could not look after what others left: %s", problem)
+            except (MillpondError, OSError) as problem:  # busy or full just now: the next round is a second away
+                self._unseen.met(problem)
+            else:
+                self._unseen.over()
             if waited and not self._is_undecided():
                 self._changed.set()  # one who waited for that may end
             await self._keep_book(self._bookkeeper.go_on)
@@ -507,8 +512,10 @@ class Drainer:
     async def _keep_book(self, look: Callable[[], None]) -> None:
         try:
             await self._accountant.look(look)
-        except MillpondError as problem:  # the next round, or the next drain, does it
-            log.warning("the spend book lags behind the ledger: %s", problem)
+        except (MillpondError, OSError) as problem:  # the next round, or the next drain, does it
+            self._lagging.met(problem)
+        else:
+            self._lagging.over()
 
     async def _keep_asking(self) -> None:
         """Ask lanes what became of calls whose end is unknown, as the time of each comes."""
@@ -536,9 +543,17 @@ class Drainer:
     def _heed_end(self, task: Steadfast[None]) -> None:
         """A task of ours ended. By a broken invariant or a dead disk: stop rather than go on guessing."""
         if not task.cancelled() and (problem := task.exception()) is not None:
-            self._problem = problem
-            self._make_haste()
+            self._meet(problem)
         self._changed.set()
+
+    def _meet(self, problem: BaseException) -> None:
+        """Something ends this drain that no call has done, and perhaps nobody asked for: what is in flight goes on.
+
+        Its replies may be paid for. They are not waited for as long as a daemon would, which goes on for ever.
+        """
+        self._problem = problem
+        self._performer.patience_s = min(self._performer.patience_s, PATIENCE_S)
+        self._make_haste()
 
     # --- stopping -------------------------------------------------------------------------------------------------
 
@@ -575,9 +590,15 @@ class Drainer:
     def _is_stopping(self) -> bool:
         return self._is_ending or self._problem is not None
 
+    def _is_asked_to_end(self) -> bool:
+        """Whether a person or the program asked for it: by a stop, or by an interrupt that some code of ours met."""
+        return self._is_ending or (self._problem is not None and not isinstance(self._problem, Exception))
+
     async def _let_calls_end(self) -> None:
-        """Let what is in flight end: without a limit until a stop, within the grace after it."""
-        while self._journeys and not self._is_stopping():
+        """Let what is in flight end: without a limit until somebody stops it, within the grace after that."""
+        if self._journeys and self._problem is not None and not self._is_asked_to_end():
+            log.warning("nothing more is leased; %s in flight may end: %s", len(self._journeys), self._problem)
+        while self._journeys and not self._is_asked_to_end():
             self._changed.clear()
             await self._changed.wait()
         if self._journeys:

@@ -79,13 +79,16 @@ class Lock(fork.Bystander):
         ours = os.fstat(descriptor)
         try:
             there = os.stat(self.path)
-        except FileNotFoundError:
+        except OSError:  # what cannot be looked at is not relied upon
             return False
         return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds the lock on this file. Asking takes it from nobody, nor keeps anybody from it for long."""
+    """Whether somebody holds the lock on this file. Asking takes it from nobody, nor keeps anybody from it for long.
+
+    Raises OSError for a file that cannot be opened.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -241,7 +241,7 @@ class _Flight:
     async def post(self, effect: steps.Post) -> None:
         """The ledger knows what is owed. A book that does not take it now has it from there, with the next tending."""
         try:
-            await self.ground.accountant.write(self.ground.book.posting(effect.charge))
+            await self.ground.accountant.once(self.ground.book.posting(effect.charge))  # its slot is not kept for that
             await self.ground.scribe.write(partial(accounts.mark_posted, charge=effect.charge), full=False)
         except MillpondError as problem:
             not_posted(effect.charge.uid, problem)

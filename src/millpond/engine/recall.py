@@ -238,6 +238,6 @@ async def patiently(round_: Awaitable[int]) -> int:
     """How many questions a round asked. If the store is busy or full just now, the next round is not far away."""
     try:
         return await round_
-    except MillpondError as problem:
+    except (MillpondError, OSError) as problem:
         log.warning("could not ask lanes what became of calls: %s", problem)
         return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -11,14 +10,15 @@ from typing import Any, TypeVar
 
 from millpond.db.database import Database, Transaction
 from millpond.engine.steadfast import Steadfast, keep
-from millpond.rules.errors import REFUSED, MayBeWritten
+from millpond.engine.trouble import Trouble
+from millpond.rules.errors import REFUSED, FileGone, MayBeWritten
 
 T = TypeVar("T")
 Operation = Callable[[Transaction], Any]
-log = logging.getLogger("millpond.engine")
 
 PATIENCE_S = 120.0
-"""How long a write is tried again before the drain gives up. Each try waits busy_ms (10 s) for a lock by itself."""
+"""How long a write is tried again before the drain gives up. Each try waits busy_ms (10 s) for a lock by itself. A
+daemon goes on trying what may heal by itself."""
 
 RETRY_S = 0.5
 """The first pause before a write is tried again; each further one is twice as long."""
@@ -40,8 +40,11 @@ class Scribe:
     before its commit has returned, and what was handed in is written even if who awaits it is cancelled.
     """
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, *, goes_on: bool = False) -> None:
+        """`goes_on`: a write is tried again without end, unless its file is gone. Else for PATIENCE_S."""
         self._db = db
+        self._goes_on = goes_on
+        self._trouble = Trouble("the store does not take writes yet, trying again")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="millpond-scribe")
         self._waiting: list[tuple[Operation, bool, asyncio.Future[Any]]] = []
         self._pump: Steadfast[None] | None = None
@@ -58,13 +61,17 @@ class Scribe:
         give_up = loop.time() + PATIENCE_S
         for pause_s in pauses_s():
             try:
-                return await self.once(operation, full=full)
+                written = await self.once(operation, full=full)
             except MayBeWritten:
                 raise
             except REFUSED as problem:
-                if loop.time() >= give_up or self.in_haste.is_set():
+                is_over = loop.time() >= give_up and (not self._goes_on or isinstance(problem, FileGone))
+                if is_over or self.in_haste.is_set():
                     raise
-                log.warning("the store does not take writes yet, trying again: %s", problem)
+                self._trouble.met(problem)
+            else:
+                self._trouble.over()
+                return written
             await wait_for(self.in_haste, pause_s)
         raise AssertionError("the pauses never end")
 

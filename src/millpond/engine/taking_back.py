@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from millpond.engine.owner import forget, left_locks
 from millpond.engine.spool import replay
 from millpond.engine.watch import Watch
+from millpond.rules.errors import QueueUnavailable
 from millpond.store.reclaim import Reclaimed
 from millpond.store.store import Store
 
@@ -20,11 +23,12 @@ def reclaim_dead(store: Store, folder: Path, *, max_leases_lost: int, watch: Wat
     Safe at any time, by anybody, any number of times. Raises QueueBusy and QueueUnavailable, and takes nothing back of
     an owner whose replies cannot be written.
     """
-    replay(store, folder, only_left=True)
-    total = Reclaimed()
-    for owner in (watch or Watch(folder)).gone(store.living_owners()):
-        total += take_back(store, folder, owner.uuid, max_leases_lost=max_leases_lost)
-        forget(folder, owner.uuid)
+    with _refusals(folder):
+        replay(store, folder, only_left=True)
+        total = Reclaimed()
+        for owner in (watch or Watch(folder)).gone(store.living_owners()):
+            total += take_back(store, folder, owner.uuid, max_leases_lost=max_leases_lost)
+            forget(folder, owner.uuid)
     return total
 
 
@@ -43,5 +47,18 @@ def take_back(store: Store, folder: Path, owner: str, *, max_leases_lost: int) -
 
     In whichever spool: an owner that was given up before and has taken another name keeps to the one that it has.
     """
-    replay(store, folder)
+    with _refusals(folder):
+        replay(store, folder)
     return store.reclaim(owner, max_leases_lost=max_leases_lost)
+
+
+@contextmanager
+def _refusals(folder: Path) -> Generator[None]:
+    """Tell what the system refuses as what it is: trouble of this queue, which may be over the next time."""
+    try:
+        yield
+    except OSError as problem:
+        raise QueueUnavailable(
+            f"{problem.filename or folder}: {problem.strerror or problem}; what others left is not taken back before "
+            f"that is mended. Check owner and mode (`ls -l`)"
+        ) from problem

@@ -11,6 +11,7 @@ from millpond.db import fork
 from millpond.engine.beat import BEATS_A_LEASE, Sighting, sight
 from millpond.engine.clock import awake_ms
 from millpond.engine.owner import is_dead, is_here, lock_file
+from millpond.engine.trouble import Trouble
 from millpond.rules.job import OwnerRow
 from millpond.rules.policy import Policy
 
@@ -46,6 +47,7 @@ class Watch(fork.Bystander):
         self._looking = threading.Lock()
         self.is_undecided = False
         """Whether an owner of another machine, by the last look, may be gone, and has not been watched long enough."""
+        self._trouble = Trouble("an owner cannot be judged, so its work is not taken back")
         fork.join(self)
 
     def gone(self, living: Iterable[OwnerRow]) -> list[OwnerRow]:
@@ -66,8 +68,14 @@ class Watch(fork.Bystander):
             self._looking = threading.Lock()
 
     def _is_gone(self, owner: OwnerRow, seen: _Seen | None, step_ms: int) -> bool:
-        if is_dead(self._folder, owner):
-            return True
+        try:
+            if is_dead(self._folder, owner):
+                return True
+        except OSError as problem:  # a file of another user's, or we are out of descriptors
+            self._trouble.met(problem)
+            if seen is not None:
+                self._seen[owner.uuid] = seen
+            return False
         now = sight(lock_file(self._folder, owner.uuid))
         if seen is None or (now is not None and now != seen.sighting):
             if now is not None or not is_here(owner):

@@ -11,7 +11,8 @@ MillpondError
 ├── LockHeld              another process drains or migrates; `.holder` names it (exit 75)
 ├── QueueBusy             the database stayed locked past the busy wait; nothing was written (exit 75)
 ├── QueueUnavailable      disk or I/O refused; nothing was acknowledged (exit 74)
-│   └── MayBeWritten      and what was to be written may be there all the same
+│   ├── MayBeWritten      and what was to be written may be there all the same
+│   └── FileGone          and will go on refusing: the file was deleted or replaced under this program
 ├── BudgetClosed          a cap does not allow the call
 ├── Undeliverable         a stored command cannot be loaded by this program
 └── HandlerSignal         raised by a lane's callable to say how its call ended
@@ -94,6 +95,10 @@ class QueueUnavailable(MillpondError):
 
 class MayBeWritten(QueueUnavailable):
     """What was committed is not acknowledged, as it may be lost again: who does it once more may do it twice."""
+
+
+class FileGone(QueueUnavailable):
+    """The file was deleted, moved away or replaced while this program had it open; only a new start opens another."""
 
 
 REFUSED = (QueueBusy, QueueUnavailable)
