@@ -23,6 +23,7 @@ class Store:
     """Stands for the store: hears whose holds are looked at, and which leases are taken back."""
 
     heard: list[str] = field(default_factory=list[str])
+    listened: list[str] = field(default_factory=list[str])
     lapsed: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     looked: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     again: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -37,13 +38,13 @@ class Store:
             monotonic_s=lambda: self.now_s,
         )
 
-    def end(self, *owners: str) -> None:
-        if not owners:
-            return
-        self.heard += owners
-        self.again.release()
-        if len(self.heard) == 1:
-            raise QueueBusy("another process writes")
+    def end(self, *owners: str) -> list[str]:
+        if owners:
+            self.heard += owners
+            self.again.release()
+            if len(self.heard) == 1:
+                raise QueueBusy("another process writes")
+        return self.listened
 
     def passes(self, s: float) -> None:
         """Time goes on, and a whole look begins and ends thereafter."""
@@ -160,3 +161,18 @@ def test_to_record_a_call_renews_its_lease_and_its_end_gives_it_up() -> None:
     in_hand.over("call")
     assert ended()
     assert store.lapsed == []
+
+
+def test_a_call_whose_worker_never_came_back_is_in_hand_until_nobody_listens_to_it() -> None:
+    """Its job was cancelled, so its hold is longer than its lease."""
+    store = Store(listened=["call"])
+    in_hand = store.in_hand()
+    in_hand.took(lease())
+    in_hand.begin("call", "worker", lease(), "own")
+    for _ in range(3):
+        store.passes(20)
+    assert store.lapsed == [(1, 1)]
+    for _ in range(2):
+        assert store.again.acquire(timeout=10)
+    store.listened.clear()
+    assert ended(), "nothing is in hand any more"

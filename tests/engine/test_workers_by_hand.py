@@ -147,3 +147,18 @@ def test_a_worker_that_slept_while_its_row_was_written_is_told_to_send_nothing(
     [row] = queue.ledger()
     assert (row.outcome, row.code, row.cost) == ("retryable", "lease_too_old", 0)
     assert (queue.job(job).state, queue.job(job).attempts_made) == ("ready", 0), "no attempt was made"
+
+
+def test_the_hold_of_a_cancelled_call_ends_though_its_worker_never_comes_back(open_queue: Open) -> None:
+    """It is longer than the lease, and its process lives and does nothing else."""
+    own = LanePolicy("own", kind="callable", price=FREE, hold_ms={"realtime": 900, "batch": 900})
+    queue = open_queue(own, lease_ms=300)
+    job = queue.enqueue("a").job_id
+    [lease] = queue.lease()
+    assert queue.record(lease) is not None
+    queue.cancel(job)
+    again = queue.enqueue("a").job_id
+    assert queue.job(again).wait_reason == "held"
+    for thread in listeners():
+        thread.join(timeout=10)
+    assert (queue.job(again).state, [row.listener for row in queue.ledger()]) == ("ready", [None])

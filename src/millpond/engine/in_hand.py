@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from millpond.db import fork
@@ -33,6 +33,8 @@ class _Call:
 
     owner: str
     lane: str
+    is_left: bool = False
+    """Its worker never came back. It is in hand as long as it is listened to: nobody else ends its hold."""
 
 
 @dataclass(slots=True)
@@ -56,12 +58,12 @@ class InHand(fork.Bystander):
         lease_ms: int,
         *,
         look: Callable[[], object],
-        end_holds: Callable[..., object],
+        end_holds: Callable[..., Collection[str] | None],
         lapse: Callable[[int, int], object],
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`look()` comes first in each round. `end_holds(*owners)` ends the holds of these that are over;
-        `lapse(job_id, lease_no)` takes a lease back.
+        """`look()` comes first in each round. `end_holds(*owners)` ends the holds of these that are over, and says
+        which calls are listened to, None if it did not look; `lapse(job_id, lease_no)` takes a lease back.
         """
         self._lease_ms = lease_ms
         self._look = look
@@ -154,8 +156,7 @@ class InHand(fork.Bystander):
         try:
             while self._pause():
                 self._ask("see whether this process was given up", self._look)
-                owners = self._owners()
-                self._ask("end the holds of calls that are still listened to", lambda o=owners: self._end_holds(*o))
+                self._ask("end the holds of calls that are still listened to", self._end_holds_of_calls)
                 for name in self._silent():
                     if self._ask("take back a lease that nobody renewed", lambda n=name: self._lapse(*n)):
                         self._drop(name)
@@ -182,9 +183,15 @@ class InHand(fork.Bystander):
                 return False
             return True
 
-    def _owners(self) -> set[str]:
+    def _end_holds_of_calls(self) -> None:
         with self._changed:
-            return {call.owner for call in self._calls.values()}
+            owners = {call.owner for call in self._calls.values()}
+            left = {uid for uid, call in self._calls.items() if call.is_left}
+        listened = self._end_holds(*owners)
+        if listened is not None:
+            with self._changed:
+                for uid in left.difference(listened):
+                    self._calls.pop(uid, None)
 
     def _silent(self) -> list[Name]:
         """The leases whose workers have been silent for a whole lease."""
@@ -199,6 +206,6 @@ class InHand(fork.Bystander):
     def _drop(self, name: Name) -> None:
         with self._changed:
             held = self._leases.pop(name, None)
-            if held is not None:
-                self._calls.pop(held.uid, None)
+            if held is not None and (call := self._calls.get(held.uid)) is not None:
+                call.is_left = True
                 self._lease_of.pop(held.uid, None)

@@ -7,7 +7,7 @@ paid for a second time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from millpond.engine.clock import awake_ms
 from millpond.store.store import Store
@@ -34,3 +34,8 @@ class Listening:
         for uid in over:
             self._store.stop_listening(uid)
         return over
+
+    @property
+    def calls(self) -> Collection[str]:
+        """The attempts that were listened to at the last look."""
+        return self._began_ms.keys()

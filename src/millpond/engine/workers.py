@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -322,9 +322,11 @@ class Workers:
         likely = made_on(self._lane(self._in_hand.lane_of(attempt)))
         return self._persist(likely, None, lambda: made_on(self._lane_of(attempt)))[1].accepted
 
-    def _end_holds(self, *owners: str) -> None:
-        if not self._spool.pending():  # what a hold waits for may be at hand
-            self._listening.end_holds(*owners)
+    def _end_holds(self, *owners: str) -> Collection[str] | None:
+        if self._spool.pending():  # what a hold waits for may be at hand
+            return None
+        self._listening.end_holds(*owners)
+        return self._listening.calls
 
     def _lapse(self, job_id: int, lease_no: int) -> None:
         """Take back a lease that nobody renewed; not one whose call has ended, which only is to be written."""
