@@ -176,3 +176,20 @@ def test_a_call_whose_worker_never_came_back_is_in_hand_until_nobody_listens_to_
         assert store.again.acquire(timeout=10)
     store.listened.clear()
     assert ended(), "nothing is in hand any more"
+
+
+def test_a_lease_is_not_silent_while_its_worker_is_kept_waiting_in_a_verb() -> None:
+    """By a lane that is asked what became of an earlier call, or by a lock. Thereafter it has a whole lease again."""
+    store = Store()
+    in_hand = store.in_hand()
+    in_hand.took(lease())
+    store.passes(20)
+    with in_hand.at_work(lease()), in_hand.at_work(lease()):
+        for _ in range(2):
+            store.passes(20)
+    for _ in range(2):
+        store.passes(20)
+    assert store.lapsed == []
+    store.now_s += 20
+    assert ended(), "nothing is in hand any more"
+    assert store.lapsed == [(1, 1)]

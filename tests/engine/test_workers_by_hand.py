@@ -6,6 +6,7 @@ import os
 import threading
 from typing import Any
 
+import apsw
 import pytest
 from opened import Open, command
 
@@ -162,3 +163,21 @@ def test_the_hold_of_a_cancelled_call_ends_though_its_worker_never_comes_back(op
     for thread in listeners():
         thread.join(timeout=10)
     assert (queue.job(again).state, [row.listener for row in queue.ledger()]) == ("ready", [None])
+
+
+def test_a_worker_keeps_the_lease_under_which_the_spend_book_keeps_it_waiting(open_queue: Open) -> None:
+    own = LanePolicy("own", kind="callable", price=FREE)
+    queue = open_queue(own, lease_ms=300)
+    job = queue.enqueue("a").job_id
+    [lease] = queue.lease()
+    other = apsw.Connection(str(queue.book.path))
+    other.execute("BEGIN IMMEDIATE").fetchall()
+    recorded: list[str | None] = []
+    recording = threading.Thread(target=lambda: recorded.append(queue.record(lease)))
+    recording.start()
+    recording.join(1.2)
+    assert recording.is_alive(), "it waits for the book"
+    other.execute("ROLLBACK").fetchall()
+    other.close()
+    recording.join(10)
+    assert (len(recorded), queue.job(job).state, queue.job(job).leases_lost) == (1, "leased", 0)

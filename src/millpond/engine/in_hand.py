@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from millpond.db import fork
@@ -44,13 +45,15 @@ class _Held:
     uid: str = ""
     """Its call, once it is recorded."""
     silent_ms: float = 0
+    at_work: int = 0
+    """How many threads of this process are at it: nobody is silent then, however long a lane or a lock keeps them."""
 
 
 class InHand(fork.Bystander):
     """The leases and calls of a process. Thread-safe.
 
-    A lease is silent as long as its worker neither records nor renews it. Time counts only as far as the process was
-    awake: a pause between two looks counts for no more than a beat's time.
+    A lease is silent as long as its worker neither records, renews nor settles it. Time counts only as far as the
+    process was awake: a pause between two looks counts for no more than a beat's time.
     """
 
     def __init__(
@@ -84,6 +87,18 @@ class InHand(fork.Bystander):
         with self._changed:
             if held := self._leases.get((lease.job_id, lease.lease_no)):
                 held.silent_ms = 0
+
+    @contextmanager
+    def at_work(self, lease: Lease) -> Generator[None]:
+        """Its worker is at it for as long as this lasts."""
+        with self._changed:
+            held = self._leases.get((lease.job_id, lease.lease_no)) or _Held()
+            held.at_work += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                held.at_work, held.silent_ms = held.at_work - 1, 0
 
     def begin(self, uid: str, owner: str, lease: Lease, lane: str) -> None:
         """A call is about to leave."""
@@ -200,7 +215,7 @@ class InHand(fork.Bystander):
             step_ms = min((now_s - self._looked_s) * 1000, self._lease_ms / BEATS_A_LEASE)
             self._looked_s = now_s
             for held in self._leases.values():
-                held.silent_ms += step_ms
+                held.silent_ms = 0 if held.at_work else held.silent_ms + step_ms
             return [name for name, held in self._leases.items() if held.silent_ms >= self._lease_ms]
 
     def _drop(self, name: Name) -> None:

@@ -143,7 +143,8 @@ class Workers:
             lease, order = replace(lease, lane=lane), order[order.index(lane) :]
         self._heed_sleep()
         try:
-            cleared = self._perform(approach(lease, self._with(lease.lane), order), lease)
+            with self._in_hand.at_work(lease):
+                cleared = self._perform(approach(lease, self._with(lease.lane), order), lease)
         except LeaseLost:
             self._in_hand.gave(lease)
             raise
@@ -178,7 +179,8 @@ class Workers:
             tried = self._store.look_back(lease).past.tried
             return self._ending(attempt, lease, lane, seen if lane == likely else seen_on(lane), tried)
 
-        kept, settled = self._persist(self._ending(attempt, lease, likely, seen, ()), lease, read)
+        with self._in_hand.at_work(lease):
+            kept, settled = self._persist(self._ending(attempt, lease, likely, seen, ()), lease, read)
         self._in_a_row[kept.lane] = self._in_a_row[kept.lane].and_then(kept.ending.classified)
         if not settled.moved:
             raise LeaseLost(lost(lease), accepted=settled.accepted)
