@@ -344,3 +344,63 @@ def test_an_async_queue_reconciles_on_a_running_loop(open_queue: Open) -> None:
             return queue.reconcile().done + (await AsyncQueue(queue).reconcile()).done
 
         assert asyncio.run(reconcile()) == 1
+
+
+class Forgets(Remembers):
+    """Cannot be asked just now."""
+
+    async def recall(self, question: Question) -> Unknown:  # type: ignore[override] # pyright: ignore
+        self.asked.append(question.uid)
+        return Unknown("later")
+
+
+class AskedByTwo(Remembers):
+    """Answers who asks for its calls once a second one asks beside him."""
+
+    def __init__(self, before: Remembers) -> None:
+        super().__init__(*before.answers, hold_ms=before.policy.hold_ms)
+        self.uids = before.uids
+        self.is_second = asyncio.Event()
+
+    async def recall(self, question: Question) -> Recalled:
+        said = await super().recall(question)
+        if len(self.asked) == 2:
+            self.is_second.set()
+        await self.is_second.wait()
+        return said
+
+
+def test_an_answer_for_which_two_ask_at_once_is_counted_once(open_queue: Open) -> None:
+    """Whoever goes round asking, and the journey of its job, whose hold is over."""
+    before = Forgets(Reply("an answer", usage=Usage(1, 5)), hold_ms={"realtime": 0, "batch": 0})
+    queue = open_queue(before.policy)
+    queue.enqueue("q")
+    queue.drain(lanes=[before], max_iters=1)
+    assert ledger(queue) == [("ambiguous", None)]
+    lane, told = AskedByTwo(before), list[str]()
+    with queue.draining(lanes=[lane], tell=lambda one: told.append(one.kind)) as drainer:
+        summary = asyncio.run(drainer.run(drain.Until(until_empty=True)))
+    assert (len(lane.asked), ledger(queue)) == (2, [("ok", "recalled")])
+    assert (summary.attempts, summary.spent_usd, summary.tokens_out) == (1, Decimal("0.01"), 5)
+    assert (summary.done, summary.recalled, told.count("recalled")) == (1, 1, 1)
+
+
+class Overtaken(Remembers):
+    """Its call goes on until it has been asked for it."""
+
+    async def call(self, call: Call) -> Evidence:
+        await super().call(call)
+        while not self.asked:  # noqa: ASYNC110  # the answer is still to be written after it
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        return replace(evidence_of(self.answers[0]), usage=self.answers[0].usage)
+
+
+def test_a_call_that_is_recalled_while_it_still_runs_is_counted_once(open_queue: Open) -> None:
+    """Nobody waits for it any more, and it is listened to all the same."""
+    lane = Overtaken(Reply("an answer", usage=Usage(1, 5)), hold_ms={"realtime": 0, "batch": 0}, soft_timeout_ms=20)
+    queue = open_queue(lane.policy)
+    queue.enqueue("q")
+    summary = queue.drain(lanes=[lane], until_empty=True)
+    assert (len(lane.uids), ledger(queue)) == (1, [("ok", "recalled")])
+    assert (summary.attempts, summary.spent_usd, summary.tokens_out, summary.done) == (1, Decimal("0.01"), 5, 1)

@@ -348,7 +348,7 @@ class Drainer:
         }
         limit = sum(free.values())
         if until.max_jobs is not None:
-            underway = self.tab.in_flight - self.tab.past_hold
+            underway = self.tab.in_flight - len(self.tab.past_hold)
             limit = min(limit, until.max_jobs - self.tab.done - self.tab.failed - underway)
         has_room = {name for name, slots in free.items() if slots and limit > 0}
         ready = set(await self._scribe.look(self._store.ready_lanes))

@@ -112,7 +112,7 @@ class Performer:
         except LeaseLost:
             self.tab.skipped += 1  # cancelled, answered or reclaimed meanwhile: the job is somebody else's now
         finally:
-            self.tab.past_hold -= flight.is_past_hold
+            self.tab.past_hold.pop(flight.past_hold, None)
 
     def cut(self) -> None:
         """Give up every call in flight: its connection is closed, its end is unknown. None begins after this."""
@@ -180,7 +180,8 @@ class _Flight:
         self.lease = lease
         self.taken_boot_ms = taken_boot_ms
         self.detached = False
-        self.is_past_hold = False
+        self.past_hold = ""
+        """Its attempt, once that holds the job no more."""
 
     async def do(self, effect: Effect) -> Any:
         """Perform one effect and return what the journey asked to know."""
@@ -298,7 +299,7 @@ class _Flight:
             Happening("held", self.lease.job_id, self.lease.lane, f"no reply yet; listened to for {effect.hold_ms} ms")
         )
         if effect.hold_ms == 0:
-            self._let_job_go()
+            self._let_job_go(effect.uid)
 
     async def _write_detached(self, effect: steps.Detach) -> bool:
         """Try until it is written. False: the call ended first, and settles under its lease as if it were in time."""
@@ -330,12 +331,12 @@ class _Flight:
             await self.ground.scribe.once(
                 partial(settle.stop_listening, uid=effect.uid, now_ms=self.ground.store.now_ms())
             )
-        self._let_job_go()
+        self._let_job_go(effect.uid)
 
-    def _let_job_go(self) -> None:
+    def _let_job_go(self, uid: str) -> None:
         """Nothing holds the job any more: it goes on by policy, whatever becomes of the call."""
-        self.is_past_hold = True
-        self.ground.tab.past_hold += 1
+        self.past_hold = uid
+        self.ground.tab.past_hold[uid] = False
         self.ground.wake()
 
     async def settle(self, effect: steps.Settle) -> Charge | None:

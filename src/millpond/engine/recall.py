@@ -217,7 +217,9 @@ def recalled(
     ending: Ending,
     settled: settle.Settled,
 ) -> None:
-    """Count what a lane remembered of a call, and tell of it."""
+    """Count what a lane remembered of a call, and tell of it, unless somebody else had asked before."""
+    if not settled.is_news:
+        return
     tab.ended(lane, uid, ending)
     words = {
         "retryable": "its lane never had the call",

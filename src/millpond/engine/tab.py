@@ -69,8 +69,9 @@ class Tab:
     failed: int = 0
     cancelled: int = 0
     skipped: int = 0
-    past_hold: int = 0
-    """Journeys under way whose calls are only listened to: their jobs go on without them."""
+    past_hold: dict[str, bool] = field(default_factory=dict[str, bool])
+    """Calls under way that are only listened to, since their jobs go on without them, and whether it is counted already
+    how they ended: their lane may have been asked for it."""
     recalled: int = 0
     """Answers that lanes were asked for, since nobody had heard them."""
     unknown: dict[str, _Counted] = field(default_factory=dict[str, _Counted])
@@ -91,6 +92,10 @@ class Tab:
 
     def ended(self, lane: str, uid: str, ending: Ending) -> None:
         """An attempt came to an end, or to one that is known where it was unknown before."""
+        if uid in self.past_hold:
+            if self.past_hold[uid]:
+                return
+            self.past_hold[uid] = ending.outcome != "ambiguous"
         if before := self.unknown.pop(uid, None):
             self._count(lane, before, -1)
         counted = _counted(ending)

@@ -29,6 +29,8 @@ class Settled:
     job_id: int | None = None
     charge: Charge | None = None
     """What is now to be posted of the attempt, if anything is."""
+    is_news: bool = True
+    """Whether it said of the attempt what the ledger did not: False where that had ended on evidence before."""
 
 
 def settle(
@@ -55,16 +57,17 @@ def settle(
     attempt = tx.one("attempt_by_uid", uid=uid)
     if attempt is None:
         raise UsageError(f"attempt {uid!r} is not in the ledger; attempts are named by what record returned")
+    is_news = True
     if ending.outcome == "ambiguous":
         _end_unknown(tx, attempt, ending, now_ms)
-    elif not _end_known(tx, attempt, ending, how, now_ms) and attempt.outcome != ending.outcome:
+    elif not (is_news := _end_known(tx, attempt, ending, how, now_ms)) and attempt.outcome != ending.outcome:
         # It ended otherwise, on evidence, and nothing replaces evidence. What came is kept, and decides nothing: a job
         # that still waits for it goes on by what the ledger says.
         if job is not None:
             _follow(tx, job, Then("release", next_lane=UNROUTED), now_ms)
         if ending.evidence.reply is not None:
             tx.all("insert_reply", uid=uid, body=dump_reply(ending.evidence.reply))
-        return Settled(accepted=False, moved=False, charge=owed(tx, uid))
+        return Settled(accepted=False, moved=False, charge=owed(tx, uid), is_news=False)
     evidence, lane = ending.evidence, lane or attempt.lane
     if evidence.reply is not None and ending.outcome in ("ok", "unusable"):
         tx.all("insert_reply", uid=uid, body=dump_reply(evidence.reply))
@@ -84,7 +87,7 @@ def settle(
     if ending.closing is not None:
         close_lane(tx, lane, ending.closing, now_ms)
     wake_key(tx, attempt.idempotency_key, now_ms, then.delay_ms)
-    return replace(settled, charge=owed(tx, uid))
+    return replace(settled, charge=owed(tx, uid), is_news=is_news)
 
 
 def settle_late(
