@@ -64,7 +64,7 @@ class Scribe:
             except REFUSED as problem:
                 if loop.time() >= give_up or self.in_haste.is_set():
                     raise
-                log.warning("the store does not take writes yet, trying again: %s", problem)
+                log.warning("the queue or the spend book does not take writes yet, trying again: %s", problem)
             await wait_for(self.in_haste, pause_s)
         raise AssertionError("the pauses never end")
 
