@@ -413,7 +413,10 @@ class _Flight:
             self.ground.tab.answered(settled.requests, ending.cost)
             words = f"answers {counted(settled.requests, 'request')}"
             self.ground.tell(Happening("done", settled.job_id, kept.lane, words))
-        elif ending.outcome == "ok" and not settled.accepted:
+        elif settled.accepted:
+            words = "its reply came when no job waited for it; it answers the next who asks for the same"
+            self.ground.tell(Happening("late", job_id, kept.lane, words))
+        elif ending.outcome == "ok":
             self.ground.tab.paid_again(kept.uid, ending.cost)
         elif kept.then.move == "fail" and settled.moved:
             self._failed(kept.lane, kept.then.reason or "")
