@@ -189,6 +189,7 @@ class AsyncQueue:
     cancel = _awaited(Queue.cancel)
     retry = _awaited(Queue.retry)
     decide = _awaited(Queue.decide)
+    decide_many = _awaited(Queue.decide_many)
     unpin = _awaited(Queue.unpin)
     reconcile = _awaited(Queue.reconcile)
     resume_lane = _awaited(Queue.resume_lane)

@@ -16,8 +16,10 @@ from millpond.rules.errors import UsageError
 from millpond.rules.filters import parse
 from millpond.rules.job import MAX_ID, BulkReport, Job, Submission
 from millpond.rules.policy import LanePolicy, Policy
-from millpond.rules.router import hold_ms
+from millpond.rules.router import hold_ms, route_work
 from millpond.rules.verdict import worst_of
+from millpond.store.deciding import Choice
+from millpond.store.lease import NextLane
 from millpond.store.persons import UNKNOWN, Moved, Whose
 from millpond.store.store import Store
 
@@ -129,6 +131,28 @@ class Unpin:
     def do(self, jobs: Sequence[Job]) -> list[Moved]:
         """Forget what pinned them."""
         return self.store.unpin([job.id for job in jobs])
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """Say what follows the calls of jobs whose end is unknown."""
+
+    store: Store
+    policy: Policy
+    choice: Choice
+
+    def would(self, jobs: Sequence[Job]) -> list[Moved]:
+        """Whether anything of them is to be decided."""
+        return self.store.would_decide([job.id for job in jobs], self.choice, route=self._route)
+
+    def do(self, jobs: Sequence[Job]) -> list[Moved]:
+        """Decide it."""
+        bill = partial(worst_of, policy=self.policy)
+        return [self.store.decide(job.id, self.choice, bill=bill, route=self._route) for job in jobs]
+
+    @property
+    def _route(self) -> NextLane:
+        return partial(route_work, policy=self.policy)
 
 
 def run(verb: Verb, jobs: Iterable[Job | None], *, dry_run: bool) -> BulkReport:

@@ -422,6 +422,13 @@ class Queue:
             raise UsageError(f"job {job.id}: {done.why}; {wanted}")
         return self.job(job.id)
 
+    def decide_many(self, filter_or_ids: bulk.Which, choice: Choice, *, dry_run: bool = False) -> BulkReport:
+        """The same for all jobs that are meant; those of which nothing is to be decided are skipped."""
+        if choice not in get_args(Choice):
+            raise UsageError(f"decide: found {choice!r:.40}, wanted one of {', '.join(get_args(Choice))}")
+        chosen = bulk.choose(self.store, filter_or_ids)
+        return bulk.run(bulk.Decide(self.store, self.policy, choice), chosen.jobs, dry_run=dry_run)
+
     def unpin(self, filter_or_ids: bulk.Which, *, dry_run: bool = False) -> BulkReport:
         """Route jobs from their first lane again that an unknown outcome has pinned to a further one."""
         chosen = bulk.choose(self.store, filter_or_ids)

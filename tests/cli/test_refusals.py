@@ -58,7 +58,7 @@ CASES: dict[str, tuple[Callable[[Mill], object], list[str], int, str]] = {
         lambda mill: None,
         ["drain"],
         78,
-        "millpond: no lanes to drain with; name one in millpond.yaml (`millpond init` writes it) or give lanes=",
+        "millpond: no lanes to drain with; name one in millpond.yaml, as `millpond init` does (or in lanes=)",
     ),
     "missing file": (
         lambda mill: None,

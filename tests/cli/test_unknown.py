@@ -40,8 +40,22 @@ def test_a_person_decides_what_was_asked(mill: Mill) -> None:
         mill.run("decide", "1", "maybe", code=2)
         assert mill.run("decide", "1", "same").stdout == "job 1 is ready; next: millpond drain\n"
         mill.run("drain")
-        assert "job 1: is done; wanted one that waits or is ready" in mill.run("decide", "1", "fail", code=2).stderr
+        assert mill.run("decide", "1", "fail", code=1).stdout == "decided 0 · eligible 0 · skipped 1 (1 is done)\n"
+        assert "unknown job" in mill.run("decide", "99", "fail", code=1).stdout
         assert server.accepted() == 2
+
+
+def test_a_filter_decides_many_once_it_is_confirmed(mill: Mill) -> None:
+    with FaultLane(script=["reset", "reset", "ok"]) as server:
+        mill.settings(**paid(server, after_hold="ask"))
+        mill.run("enqueue", "-", stdin="a\nb\nc\n")
+        mill.run("drain")
+        trial = mill.run("decide", "--filter", "state:asked", "fail", code=2)
+        assert "would be decided: 2 · eligible 2" in trial.stdout
+        assert "nothing was done: the filter admits 2 jobs; say --yes" in trial.stderr
+        done = mill.run("decide", "--filter", "state:asked", "--yes", "fail").stdout
+        assert done == "decided 2 · eligible 2\n"
+        assert json.loads(mill.run("--json", "status").stdout)["counts"]["failed"] == 2
 
 
 def test_unpin_says_what_it_did_and_why_not(mill: Mill, lane: FaultLane) -> None:

@@ -7,11 +7,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from company import Company, Line, transactions
 from item_database import add, bodies, finish, open_items, run_script, start_script, total
 
 from millpond.db import writer
+from millpond.db.failures import translate
 from millpond.db.sqlite import SqliteDatabase
 from millpond.db.turnstile import Turnstile
 from millpond.rules.errors import QueueBusy, QueueUnavailable
@@ -272,6 +274,12 @@ def test_a_commit_that_the_disk_refuses_is_acknowledged_to_nobody(path: Path):
     assert len(said) == 2
     for line in said:
         assert re.search(rf"{re.escape(str(path))}.*nothing was acknowledged.*df -h.*SQLITE_IOERR_WRITE", line)
+
+
+def test_a_log_index_that_finds_no_room_is_a_full_disk(path: Path):
+    error = apsw.IOError("disk I/O error")
+    error.result, error.extendedresult = apsw.SQLITE_IOERR, apsw.SQLITE_IOERR_SHMSIZE
+    assert re.search("no room left for .*SQLITE_IOERR_SHMSIZE", str(translate(error, path)))
 
 
 def test_a_full_disk_met_inside_an_operation_is_told(database: SqliteDatabase):

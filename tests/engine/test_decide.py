@@ -155,6 +155,24 @@ def test_a_job_that_is_cancelled_before_the_first_byte_sends_nothing(
     assert (row.outcome, row.code, row.sent, row.cost) == ("retryable", "lease_lost", "no", Decimal(0))
 
 
+def test_a_reply_that_comes_when_its_job_is_over_is_told(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    [job] = mill.ask("q")
+    lane = paid()
+    call = lane.call
+
+    async def cancelled_meanwhile(request: Any) -> Any:
+        await asyncio.to_thread(mill.store.cancel, [(job, 60_000)])
+        return await call(request)
+
+    monkeypatch.setattr(lane, "call", cancelled_meanwhile)
+    mill.drain(lane)
+    assert mill.state(job) == "cancelled"
+    [late] = [one for one in mill.told if one.kind == "late"]
+    assert (late.job_id, late.words) == (
+        job, "its reply came when no job waited for it; it answers the next who asks for the same",
+    )  # fmt: skip
+
+
 def test_a_job_whose_drain_is_stopped_between_row_and_call_keeps_its_attempt(
     mill: Mill, monkeypatch: pytest.MonkeyPatch
 ) -> None:

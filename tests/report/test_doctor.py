@@ -193,6 +193,13 @@ def test_keys_are_asked_for_and_never_told(tmp_path: Path, server: int) -> None:
     assert "hush" not in told, "an address may hold a password"
 
 
+def test_a_lane_that_the_drain_would_refuse_is_a_fault(tmp_path: Path, server: int) -> None:
+    echo = {"kind": "command", "command": ["cat"], "recall": "store", "price": 0}
+    found = settings(tmp_path, lanes={"echo": echo, "kept": chat(server, recall="store", key_env="A_KEY")})
+    faults = [check for check in examine(found, None, {"A_KEY": "k"}) if not check.is_ok]
+    assert ["lanes.echo.recall: found store, and a lane of kind 'command'" in check.words for check in faults] == [True]
+
+
 def test_a_lane_that_cannot_be_reached_is_a_fault(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]

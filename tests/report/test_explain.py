@@ -49,6 +49,15 @@ def test_a_ready_job_of_a_closed_lane_says_until_when_and_why(scene: Scene) -> N
     assert first(scene).endswith("which is closed until a person opens it (no_money): `millpond lanes free resume`")
 
 
+def test_a_ready_job_of_a_lane_whose_slots_are_taken_says_so(scene: Scene) -> None:
+    lease, uid = scene.in_flight("a")
+    scene.store.detach(uid, lease, 60_000)
+    scene.ask("b", lane="free")
+    narrow = Policy(lanes={"free": LanePolicy("free", max_in_flight=1)})
+    assert first(scene, 2, policy=narrow).endswith("which has no slot free: 1 of 1 calls are under way")
+    assert first(scene, 2).endswith("which is open")
+
+
 def test_a_ready_job_whose_lane_left_the_settings_says_so(scene: Scene) -> None:
     scene.ask("a", lane="free")
     assert "the settings have no lane free any more" in first(scene, policy=Policy(lanes={"paid": LanePolicy("paid")}))

@@ -69,6 +69,7 @@ def test_explain_names_the_stop_and_not_a_drain_that_would_do_nothing(scene: Sce
     assert "stopped" not in explain(scene.store, POLICY, new, scene.now_ms, None).splitlines()[0], "it may be free"
     routed, *_ = explain(scene.store, POLICY, job_id, scene.now_ms, None).splitlines()
     assert "is ready: 1st of lane dear; lanes that may cost stopped by a person since " in routed
+    assert "`millpond resume --paid` ends that" in routed
     assert "millpond drain" not in routed
     free = scene.ask("b", lane="free").job_id
     assert "stopped" not in explain(scene.store, POLICY, free, scene.now_ms, None).splitlines()[0]
@@ -79,4 +80,4 @@ def test_what_is_left_is_told_with_its_stop(scene: Scene) -> None:
     scene.store.stop(wanted(["dear"]), origin="cli")
     [line] = why_left(scene.store, POLICY, ["free", "dear"], lambda verb: f"mill {verb}")
     assert line.startswith("lane dear: lane dear stopped by a person since ")
-    assert line.endswith("(cli); 1 job ready for it; `mill resume` ends that")
+    assert line.endswith("(cli); 1 job ready for it; `mill resume dear` ends that")

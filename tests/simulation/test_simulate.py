@@ -126,6 +126,14 @@ def test_many_seeds_from_the_shell() -> None:
     assert (said.stderr, "sent" in said.stdout) == ("", True)
 
 
+def test_seeds_that_are_no_numbers_are_refused_in_words() -> None:
+    words = [sys.executable, "-m", "millpond.testing.simulation", "--seeds", "abc"]
+    said = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stderr.splitlines()[-1].partition(": ")[2]) == (
+        2, "error: argument --seeds: invalid seeds value: 'abc'",
+    )  # fmt: skip
+
+
 def test_every_effect_of_the_journey_is_performed() -> None:
     assert set(PERFORM) == set(get_args(steps.Effect))
 

@@ -196,6 +196,7 @@ def persons(queue: Queue) -> None:
     assert_type(queue.retry([1, 2]).reasons, Mapping[str, int])
     assert_type(queue.unpin("state:ready", dry_run=True), BulkReport)
     assert_type(queue.decide(1, "same"), Job)
+    assert_type(queue.decide_many("state:asked", "same"), BulkReport)
     assert_type(queue.reconcile(), Summary)
     queue.resume_lane("free")
     assert_type(queue.stop("paid"), Stops)

@@ -25,6 +25,8 @@ def translate(error: apsw.Error, path: Path) -> MillpondError | None:
             f"{path} stayed locked by another program past the busy wait; nothing was written. "
             f"Try again; if it lasts, find who holds it open (`fuser -v {path}`)"
         )
+    if getattr(error, "extendedresult", code) == apsw.SQLITE_IOERR_SHMSIZE:  # the log's index found no room to grow
+        code = apsw.SQLITE_FULL
     words = _words(code, path)
     if words is None:
         return None

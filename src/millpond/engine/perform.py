@@ -33,6 +33,7 @@ from millpond.rules.job import Lease
 from millpond.rules.journey import journey
 from millpond.rules.policy import Policy
 from millpond.rules.router import whole_hold_ms
+from millpond.rules.times import age_words
 from millpond.rules.verdict import worst_bill, worst_of
 from millpond.spend.book import SpendBook
 from millpond.store import accounts, ledger, settle
@@ -298,7 +299,9 @@ class _Flight:
         if not self.detached:
             return
         self.ground.tell(
-            Happening("held", self.lease.job_id, self.lease.lane, f"no reply yet; listened to for {effect.hold_ms} ms")
+            Happening(
+                "held", self.lease.job_id, self.lease.lane, f"no reply yet; listened to for {age_words(effect.hold_ms)}"
+            )
         )
         if effect.hold_ms == 0:
             self._let_job_go(effect.uid)
@@ -410,7 +413,10 @@ class _Flight:
             self.ground.tab.answered(settled.requests, ending.cost)
             words = f"answers {counted(settled.requests, 'request')}"
             self.ground.tell(Happening("done", settled.job_id, kept.lane, words))
-        elif ending.outcome == "ok" and not settled.accepted:
+        elif settled.accepted:
+            words = "its reply came when no job waited for it; it answers the next who asks for the same"
+            self.ground.tell(Happening("late", job_id, kept.lane, words))
+        elif ending.outcome == "ok":
             self.ground.tab.paid_again(kept.uid, ending.cost)
         elif kept.then.move == "fail" and settled.moved:
             self._failed(kept.lane, kept.then.reason or "")

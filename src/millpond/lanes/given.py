@@ -27,9 +27,7 @@ def choose_lanes(policy: Policy, lanes: Lanes) -> tuple[Policy, dict[str, Lane]]
     """
     built = build_lanes(policy) if lanes is None else _given(policy, lanes)
     if not built:
-        raise SettingsError(
-            "no lanes to drain with; name one in millpond.yaml (`millpond init` writes it) or give lanes="
-        )
+        raise SettingsError("no lanes to drain with; name one in millpond.yaml, as `millpond init` does (or in lanes=)")
     if lanes is None or all(isinstance(one, str) for _, one in _named(lanes)):
         return replace(policy, absent=frozenset(policy.lanes.keys() - built.keys())), built
     routing = {route: names for route, names in policy.routing.items() if built.keys() & set(names)}

@@ -21,10 +21,11 @@ from millpond.db.log_readers import log_readers
 from millpond.db.mounts import mount_of
 from millpond.db.sqlite import Facts, SqliteDatabase, lock_folder
 from millpond.engine.drain_lock import DrainLock
+from millpond.lanes.build import build_lane
 from millpond.report.spooled import spooled
 from millpond.report.standing import Standing, elsewhere, elsewhere_words, stalled, standing
 from millpond.report.words import counted, usd
-from millpond.rules.errors import MillpondError
+from millpond.rules.errors import MillpondError, MissingKey
 from millpond.rules.policy import LanePolicy
 from millpond.rules.times import show_ms
 from millpond.settings.load import DEFAULT, Settings
@@ -39,6 +40,8 @@ LARGE_LOG_BYTES = 4 * JOURNAL_SIZE_LIMIT_BYTES
 """A log far above what a checkpoint leaves: somebody keeps a read transaction open (O07)."""
 
 KEEP_A_COPY = "stop all that use it and keep a copy of the folder before anything else"
+
+REFUSED_NEXT = "mend what it names, and keep a copy of the folder before you repair the file itself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ def examine(
             ("owners", _seen_by(lock_folder(at) / "owners"), _owners(store, lock_folder(at))),
         ]
     elif refused:
-        looks.append(("queue", KEEP_A_COPY, iter([Check("queue", False, refused, KEEP_A_COPY)])))
+        looks.append(("queue", KEEP_A_COPY, iter([Check("queue", False, refused, REFUSED_NEXT)])))
     else:
         looks.append(("queue", _seen_by(at), _no_queue(at)))
     looks.append(("spend book", "nothing is called before it can be written: mend that first", _book(settings, store)))
@@ -284,6 +287,8 @@ def _lane(lane: LanePolicy, reached: str, environ: Mapping[str, str]) -> Iterato
         is_set = bool(environ.get(lane.key_env, "").strip())
         words = f"key variable {lane.key_env} is {'set' if is_set else 'not set'}"
         yield Check(name, is_set, words, f"export {lane.key_env}=…")
+    if lane.can_recall and lane.kind and (refused := _refused(lane, environ)):
+        yield Check(name, False, refused, "mend the settings; drain refuses them too")
     if not lane.kind:
         yield Check(name, True, "has no kind: it serves drill, report and router, and is not drained")
     elif lane.base_url:
@@ -298,6 +303,17 @@ def _lane(lane: LanePolicy, reached: str, environ: Mapping[str, str]) -> Iterato
         yield Check(
             name, found is not None, f"program {lane.command[0]} {'found' if found else 'not found'}", "install it"
         )
+
+
+def _refused(lane: LanePolicy, environ: Mapping[str, str]) -> str:
+    """Why this lane cannot be built as the settings have it; "" where it can, its key apart."""
+    try:
+        build_lane(lane, environ=environ)
+    except MissingKey:
+        return ""
+    except MillpondError as problem:
+        return str(problem)
+    return ""
 
 
 def _reach(lane: LanePolicy) -> str:

@@ -149,7 +149,7 @@ def _ready(job: Job, store: Store, policy: Policy, now_ms: int, drainer: Holder 
     is_chosen = lane in policy.lanes  # else only a stop of all lanes says something of it
     stop = next((one for one in store.stops() if one.scope == "all" or (is_chosen and one.is_of(lane, free))), None)
     if stop is not None:  # a drain would do nothing for it
-        nobody = f"; {stopped_words(stop)}: `millpond resume` ends that"
+        nobody = f"; {stopped_words(stop)}: `millpond resume{stop.argument}` ends that"
     if not lane:
         return f"its lane is chosen when it is next looked at{nobody}"
     if lane not in policy.lanes:
@@ -169,6 +169,8 @@ def _ready(job: Job, store: Store, policy: Policy, now_ms: int, drainer: Holder 
         return f"{place}, which is {_closing(closed, now_ms)}{nobody}"
     if not policy.lanes[lane].enabled:
         return f"{place}, which the settings turn off{nobody}"
+    if (calls := store.calls_in_flight().get(lane, 0)) >= policy.lanes[lane].width:
+        return f"{place}, which has no slot free: {calls:,} of {policy.lanes[lane].width:,} calls are under way{nobody}"
     return f"{place}, which is open{nobody}"
 
 

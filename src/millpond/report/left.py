@@ -28,7 +28,7 @@ def why_left(
     for lane in dict.fromkeys([*policy.lanes, *closed]):
         if n := store.ready_of_lane(lane):
             if (stop := stop_of(stops, lane, policy.free_lanes)) is not None:
-                resume = command("resume")
+                resume = command(f"resume{stop.argument}")
                 yield f"lane {lane}: {stopped_words(stop)}; {counted(n, 'job')} ready for it; `{resume}` ends that"
             elif lane in closed:
                 yield f"{_closing(closed[lane], now_ms, command)}; {counted(n, 'job')} ready for it"

@@ -252,9 +252,8 @@ def _needs_spooled(store: Store) -> Iterator[Need]:
 
 def _needs_resume(stops: Sequence[Stop], now_ms: int) -> Iterator[Need]:
     for stop in stops:
-        which = {"all": "", "paid": " --paid", "lane": f" {stop.lane}"}[stop.scope]
         words = f"a person has stopped {stop.words} ({stop.origin}, {age_words(now_ms - stop.since_ms)} ago)"
-        yield Need("stopped", words, f"millpond resume{which}")
+        yield Need("stopped", words, f"millpond resume{stop.argument}")
 
 
 def _needs(

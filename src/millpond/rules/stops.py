@@ -37,6 +37,11 @@ class Stop:
                 return lane == self.lane
 
     @property
+    def argument(self) -> str:
+        """How `stop` and `resume` name it: ``, ` --paid`, ` dear`."""
+        return {"all": "", "paid": " --paid", "lane": f" {self.lane}"}[self.scope]
+
+    @property
     def words(self) -> str:
         """What it stops."""
         match self.scope:

@@ -22,6 +22,14 @@ LEADS_NOWHERE = "no lane is left for it after that"
 """Why a pin is refused: its job would fail uncalled, and nothing be paid again."""
 
 
+def would_decide(tx: Transaction, job_id: int, choice: Choice, route: NextLane | None = None) -> Moved:
+    """Whether anything of a job is to be decided, and this can be the word."""
+    can = _can_decide(tx, tx.one("job_moves", job_id=job_id))
+    if can.moved and choice == "pin" and route is not None and not _leads_on(tx, job_id, route):
+        return Moved(False, LEADS_NOWHERE)
+    return can
+
+
 def decide(
     tx: Transaction, job_id: int, choice: Choice, bill: Bill, now_ms: int, route: NextLane | None = None
 ) -> Moved:
@@ -31,12 +39,10 @@ def decide(
     listened to goes on, and its reply is received if it comes. `same` grants one more call, on that very lane, whatever
     was tried there. A `pin` after which `route` finds no lane is refused.
     """
-    job = tx.one("job_moves", job_id=job_id)
-    can = _can_decide(tx, job)
-    if job is None or not can.moved:
+    can = would_decide(tx, job_id, choice, route)
+    if not can.moved:
         return can
-    if choice == "pin" and route is not None and not _leads_on(tx, job_id, route):
-        return Moved(False, LEADS_NOWHERE)
+    job = tx.all("job_moves", job_id=job_id)[0]
     undecided = tx.all("undecided_of_key", idempotency_key=job.idempotency_key)
     settle_undecided(tx, job, choice, bill, now_ms)
     if choice == "fail":

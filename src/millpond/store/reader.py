@@ -112,6 +112,12 @@ class Reader:
             partial(asking.forgotten, after=after, limit=PAGE_ROWS, asked_lanes=asked_lanes, now_ms=now_ms)
         )
 
+    def would_decide(
+        self, job_ids: Iterable[int], choice: deciding.Choice, *, route: leasing.NextLane | None = None
+    ) -> list[persons.Moved]:
+        """What `decide` would do with each of these."""
+        return self.db.read(lambda tx: [deciding.would_decide(tx, id_, choice, route) for id_ in job_ids])
+
     def would_unpin(self, job_ids: Iterable[int]) -> list[persons.Moved]:
         """What `unpin` would do with each of these."""
         return self.db.read(lambda tx: [deciding.would_unpin(tx, id_) for id_ in job_ids])

@@ -103,7 +103,8 @@ def cli() -> None:
     """A durable lane queue for LLM work: nothing lost, nothing answered twice, every attempt explained.
 
     Exit codes: 0 ok, 1 failure, 2 usage, 4 key or permission missing, 74 disk or I/O, 75 lock held or busy, 78 settings
-    or schema refused, 130 interrupted, 143 terminated; with --exit-status also 3 some jobs failed, 8 some are pending.
+    or schema refused, 130 interrupted, 143 terminated, 129 hung up; with --exit-status also 3 some jobs failed, 8 some
+    are pending.
     """
 
 

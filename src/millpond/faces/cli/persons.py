@@ -1,4 +1,4 @@
-"""What a person does to jobs: `retry`, `cancel` and `unpin` by ids or by a filter, `decide` one by one."""
+"""What a person does to jobs: `retry`, `cancel`, `unpin` and `decide`, by ids or by a filter."""
 
 from __future__ import annotations
 
@@ -106,24 +106,41 @@ def unpin(
 
 
 @click.command()
-@click.argument("job_id", metavar="ID", type=ID)
+@of_jobs
 @click.argument("choice", type=click.Choice(["pin", "same", "fail"]))
 @shared()
 @pass_given
-def decide(given: Given, job_id: int, choice: Choice) -> None:
-    """Say what follows a call of a job whose outcome is unknown: where you are asked, or before the policy does.
+@click.pass_context
+def decide(
+    ctx: click.Context,
+    given: Given,
+    ids: tuple[int, ...],
+    filter_words: str | None,
+    dry_run: bool,
+    yes: bool,
+    choice: Choice,
+) -> None:
+    """Say what follows a call of jobs whose outcome is unknown: where you are asked, or before the policy does.
 
     pin: pay again, on the next lane. same: once more on the same lane. fail: do not pay again. A reply that comes all
-    the same is received, and answers whoever asks for the same work.
+    the same is received, and answers whoever asks for the same work. A filter that admits more than one job is tried
+    dry first; --yes then does it.
     """
     with given.look() as queue:
-        job = queue.decide(job_id, choice)
-    if given.json:
-        terminal.say_json(job)
-    else:
-        terminal.say(
-            f"job {job.id} is {job.state}" + (f"; next: {given.command('drain')}" if job.state == "ready" else "")
-        )
+        is_one = len(ids) == 1 and filter_words is None and not dry_run
+        if is_one and queue.decide_many(ids, choice, dry_run=True).eligible:
+            job = queue.decide(ids[0], choice)
+            if given.json:
+                terminal.say_json(job)
+            else:
+                following = f"; next: {given.command('drain')}" if job.state == "ready" and not queue.drainer() else ""
+                terminal.say(f"job {job.id} is {job.state}{following}")
+            return
+
+        def verb(which: Any, dry_run: bool) -> BulkReport:
+            return queue.decide_many(which, choice, dry_run=dry_run)
+
+        ctx.exit(_act("decided", given, verb, ids, filter_words, dry_run=dry_run, yes=yes))
 
 
 def _act(
