@@ -44,7 +44,7 @@ class Scribe:
         """`goes_on`: a write is tried again without end, unless its file is gone. Else for PATIENCE_S."""
         self._db = db
         self._goes_on = goes_on
-        self._trouble = Trouble("the store does not take writes yet, trying again")
+        self._trouble = Trouble("the queue or the spend book does not take writes yet, trying again")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="millpond-scribe")
         self._waiting: list[tuple[Operation, bool, asyncio.Future[Any]]] = []
         self._pump: Steadfast[None] | None = None
