@@ -75,6 +75,10 @@ class Tab:
     how they ended: their lane may have been asked for it."""
     recalled: int = 0
     """Answers that lanes were asked for, since nobody had heard them."""
+    given_up: int = 0
+    """Calls of unknown end that were decided since nobody waited for them."""
+    unasked: dict[str, str] = field(default_factory=dict[str, str])
+    """Lanes that could not be asked when that was last tried -> why."""
     unknown: dict[str, _Counted] = field(default_factory=dict[str, _Counted])
     """Attempts that were counted as ambiguous, as long as nothing more is known of them: the last KEPT."""
     saved: int = 0
@@ -182,6 +186,7 @@ class Tab:
             offloaded=counts["offloaded"],
             skipped=self.skipped,
             recalled=self.recalled,
+            given_up=self.given_up,
             next_due_ms=next_due_ms,
             attempts=sum(lane.attempts for lane in lanes.values()),
             tokens_in=sum(lane.tokens_in for lane in lanes.values()),

@@ -43,7 +43,8 @@ class Summary:
     the door cost no drain anything: see Report). `paid_twice` counts calls beyond the one that answered which may have
     been billed: late losers, and ambiguous attempts after which the same work was called for again, whoever asked for
     that; calls on lanes priced 0 are never among them. `recalled` counts answers that nobody had heard and that their
-    lanes were asked for. `paid_twice_usd` is None where one of them has no known price; `saved_usd` likewise.
+    lanes were asked for, `given_up` calls of unknown end that were decided since nobody waited for them.
+    `paid_twice_usd` is None where one of them has no known price; `saved_usd` likewise.
     """
 
     done: int = 0
@@ -66,6 +67,7 @@ class Summary:
     paid_twice: int = 0
     paid_twice_usd: Decimal | None = Decimal(0)
     recalled: int = 0
+    given_up: int = 0
     by_lane: Mapping[str, LaneSummary] = field(default_factory=dict[str, LaneSummary])
     reason: Reason = "empty"
     holder: str | None = None
@@ -88,6 +90,7 @@ class Summary:
         parts.append(f"saved by dedup {self.saved_by_dedup:,} ({usd(self.saved_usd)})")
         parts.append(f"paid twice {self.paid_twice:,}" + (f" ({usd(self.paid_twice_usd)})" if self.paid_twice else ""))
         parts += [f"recalled {self.recalled:,}"] if self.recalled else []
+        parts += [f"given up {self.given_up:,}"] if self.given_up else []
         tokens = self.tokens_in + self.tokens_out
         if self.done and (tokens or not self.untold):
             parts.append(f"{'at least ' if self.untold else ''}{tokens // self.done:,} tokens/artifact")
