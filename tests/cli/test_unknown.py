@@ -57,6 +57,8 @@ def test_reconcile_says_what_it_decided(mill: Mill) -> None:
     line = "decided job 1 paid: its hold is over and nobody waits for it: not paid again, and it may have cost $0.0100"
     assert line in said
     assert " · given up 1" in said
+    spent = "spend today $0.00 and at most $0.0100 for those of unknown end in 1 call of all queues on this book"
+    assert spent in mill.run("status").stdout, "an estimate is not spent"
     assert json.loads(mill.run("--json", "reconcile").stdout)["given_up"] == 0
 
 
