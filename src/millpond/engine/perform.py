@@ -358,7 +358,8 @@ class _Flight:
         kept = Kept(effect.uid, effect.lane, effect.ending, then, job, self.ground.store.now_ms(), effect.how)
         kept, settled = await self.ground.persist(kept)
         if kept.how == "late":
-            self.ground.tab.ended(kept.lane, kept.uid, kept.ending)
+            worst = worst_of(self.lease.work, kept.lane, self.ground.store.now_ms(), self.ground.policy)
+            self.ground.tab.ended(kept.lane, kept.uid, kept.ending, worst.cost)
             self._report(kept, settled)
         else:
             tab, tell = self.ground.tab, self.ground.tell
