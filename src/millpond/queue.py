@@ -434,13 +434,14 @@ class Queue:
         chosen = bulk.choose(self.store, filter_or_ids)
         return bulk.run(bulk.Unpin(self.store), chosen.jobs, dry_run=dry_run)
 
-    def reconcile(self) -> Summary:
+    def reconcile(self, *, tell: Callable[[Happening], None] = lambda _: None) -> Summary:
         """Look at everything whose end is unknown, once: take back what the dead held, ask the lanes that recall.
 
         What nobody waits for is decided when its hold is over. No call is made. A running drain does the same as it
-        goes round. Raises MissingKey where a lane that is to be asked has none.
+        goes round. `tell` is called with each thing that it did. Raises MissingKey where a lane that is to be asked has
+        none.
         """
-        return reconcile(self.store, self.book, self.folder, self.policy)
+        return reconcile(self.store, self.book, self.folder, self.policy, tell=tell)
 
     def resume_lane(self, name: str) -> None:
         """Open a lane, whoever closed it. Raises UnknownLane."""

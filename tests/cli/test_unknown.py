@@ -31,6 +31,37 @@ def test_reconcile_asks_what_became_of_a_call_and_says_so(mill: Mill) -> None:
         assert json.loads(mill.run("--json", "reconcile").stdout)["recalled"] == 0
 
 
+def test_a_lane_that_cannot_be_asked_is_named_until_the_policy_decides_without_it(mill: Mill) -> None:
+    with FaultLane(script=["reset"]) as server:
+        mill.settings(**paid(server, recall="store", after_hold="fail", hold_s=2))
+        mill.run("enqueue", "-", stdin="q\n")
+        mill.run("drain", "--max-iters", "1")
+    said = mill.run("reconcile").stdout
+    assert "unasked job 1 paid: could not be asked what became of a call: " in said
+    assert "why left: lane paid could not be asked what became of 1 call: " in said
+    assert "refused" in (explained := mill.run("explain", "1").stdout)
+    assert "     lane paid could not be asked what became of it: " in explained
+    drained = mill.run("drain", "--until-empty").stdout
+    assert "unasked job 1 paid: " in drained
+    assert "decided: fail" in (explained := mill.run("explain", "1").stdout)
+    assert "     lane paid could not be asked what became of it: " in explained
+
+
+def test_reconcile_says_what_it_decided(mill: Mill) -> None:
+    with FaultLane(script=["reset"]) as server:
+        mill.settings(**paid(server, after_hold="ask"))
+        mill.run("enqueue", "-", stdin="q\n")
+        mill.run("drain")
+    mill.run("cancel", "1")
+    said = mill.run("reconcile").stdout
+    line = "decided job 1 paid: its hold is over and nobody waits for it: not paid again, and it may have cost $0.0100"
+    assert line in said
+    assert " · given up 1" in said
+    spent = "spend today $0.00 and at most $0.0100 for those of unknown end in 1 call of all queues on this book"
+    assert spent in mill.run("status").stdout, "an estimate is not spent"
+    assert json.loads(mill.run("--json", "reconcile").stdout)["given_up"] == 0
+
+
 def test_a_person_decides_what_was_asked(mill: Mill) -> None:
     with FaultLane(script=["reset", "ok"]) as server:
         mill.settings(**paid(server, after_hold="ask"))

@@ -188,6 +188,20 @@ def test_a_call_that_was_given_up_is_judged_by_what_it_brings(
     assert queue.report().paid_twice.calls == 0
 
 
+@pytest.mark.parametrize(
+    ("price", "said"),
+    [
+        (BY_CALL, "spent $0.00 + 2 calls of unknown end, at most $0.0200 · "),
+        (UNKNOWN_PRICE, "spent $0.00 + 2 calls of unknown end, at an unknown cost · "),
+        (FREE, "spent $0.00 · "),
+    ],
+)
+def test_a_call_of_unknown_end_is_not_told_as_one_without_a_price(queue: Queue, price: PriceRule, said: str) -> None:
+    queue.enqueue_many(["a", "b"])
+    summary = drain(queue, lane(price, [CUT, CUT], after_hold="ask"))
+    assert said in summary.in_words()
+
+
 @pytest.mark.parametrize("how", ["cancelled", "cancelled and forgotten", "failed", "decided", "pinned to no lane"])
 def test_a_call_is_paid_again_when_its_work_is_called_for_again_whoever_asked(queue: Queue, how: str) -> None:
     after_hold: Any = {"failed": "fail", "pinned to no lane": "pin"}.get(how, "ask")

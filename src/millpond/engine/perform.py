@@ -36,7 +36,7 @@ from millpond.rules.router import whole_hold_ms
 from millpond.rules.times import age_words
 from millpond.rules.verdict import worst_bill, worst_of
 from millpond.spend.book import SpendBook
-from millpond.store import accounts, ledger, settle
+from millpond.store import accounts, asking, ledger, settle
 from millpond.store.lanes import load_of
 from millpond.store.store import Store, fence
 
@@ -195,7 +195,7 @@ class _Flight:
 
     async def recall(self, effect: steps.Recall) -> Heard | Absent | Unknown:
         assert self.lease.stored is not None, "a lease without its work as it is stored"
-        return await recall.ask(
+        said = await recall.ask(
             self.ground.lanes.get(effect.lane),
             self.ground.policy,
             effect.uid,
@@ -204,6 +204,11 @@ class _Flight:
             now_ms=self.ground.store.now_ms,
             chance=self.ground.rng.random(),
         )
+        recall.tell_unasked(self.ground.tab, self.ground.tell, effect.lane, self.lease.job_id, said)
+        if isinstance(said, Unknown):
+            noted = partial(asking.note_unasked, uid=effect.uid, why=recall.why_unasked(said))
+            await self.ground.scribe.write(noted, full=False)
+        return said
 
     async def resolve(self, effect: steps.Resolve) -> Charge | None:
         worst = worst_of(self.lease.work, effect.lane, self.ground.store.now_ms(), self.ground.policy)
@@ -356,7 +361,8 @@ class _Flight:
         kept = Kept(effect.uid, effect.lane, effect.ending, then, job, self.ground.store.now_ms(), effect.how)
         kept, settled = await self.ground.persist(kept)
         if kept.how == "late":
-            self.ground.tab.ended(kept.lane, kept.uid, kept.ending)
+            worst = worst_of(self.lease.work, kept.lane, self.ground.store.now_ms(), self.ground.policy)
+            self.ground.tab.ended(kept.lane, kept.uid, kept.ending, worst.cost)
             self._report(kept, settled)
         else:
             tab, tell = self.ground.tab, self.ground.tell

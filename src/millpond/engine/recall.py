@@ -20,7 +20,7 @@ from millpond.engine.steadfast import keep_calling
 from millpond.engine.tab import Tab
 from millpond.lanes.deadline import until_done
 from millpond.lanes.lane import CanRecall, Lane, Question, is_asked
-from millpond.report.words import counted
+from millpond.report.words import counted, usd
 from millpond.rules.effects import Ending, Heard, Then
 from millpond.rules.errors import MillpondError
 from millpond.rules.evidence import Absent, Recalled, Unknown
@@ -42,6 +42,12 @@ PAGE_CALLS = 4 * AT_ONCE
 QUESTION_MS = 60_000
 """How long one question may take, over all pages of a listing; then it is unknown. It costs nothing and is asked again,
 so it need not be given as long as a call; a stop waits for it, as for a call that was cut."""
+
+NOT_LISTED_YET = Unknown("not listed yet")
+"""The lane was asked and understood, and its answer proves nothing so far."""
+
+WHY_CHARS = 300
+"""How much is kept of why a lane could not be asked."""
 
 log = logging.getLogger("millpond.engine")
 
@@ -75,8 +81,27 @@ async def ask(
     if isinstance(said, Recalled):
         return Heard(said.evidence, now_ms(), chance)
     if isinstance(said, Absent) and not proves_absence(policy, lane.policy, age_ms):
-        return Unknown("not listed yet")
+        return NOT_LISTED_YET
     return said
+
+
+def why_unasked(said: Heard | Absent | Unknown) -> str | None:
+    """Why a lane could not be asked, or not understood, in words that any store can hold; None: it answered."""
+    if not isinstance(said, Unknown) or said == NOT_LISTED_YET:
+        return None
+    return said.why[:WHY_CHARS].encode(errors="backslashreplace").decode().replace("\0", "") or "it did not say why"
+
+
+def tell_unasked(
+    tab: Tab, tell: Callable[[Happening], None], lane: str, job_id: int, said: Heard | Absent | Unknown
+) -> None:
+    """Tell that a lane cannot be asked: once, until it answers or there is another reason."""
+    why = why_unasked(said)
+    if why is None:
+        tab.unasked.pop(lane, None)
+    elif tab.unasked.get(lane) != why:
+        tab.unasked[lane] = why
+        tell(Happening("unasked", job_id, lane, f"could not be asked what became of a call: {why}"))
 
 
 class Recaller:
@@ -174,6 +199,9 @@ class Recaller:
     async def _ask(self, one: ToAsk, gate: asyncio.Semaphore) -> None:
         async with gate:
             said = await self._question(one)
+        tell_unasked(self._tab, self._tell, one.lane, one.job_id, said)
+        if isinstance(said, Unknown):
+            await self._scribe.write(partial(asking.note_unasked, uid=one.uid, why=why_unasked(said)), full=False)
         if (proof := proven(said, self._policy, self._policy.lane(one.lane), one.code)) is not None:
             await self._settle(one, proof)
         elif one.hold_until_ms is None or one.hold_until_ms <= self._store.now_ms():
@@ -199,7 +227,14 @@ class Recaller:
     async def _forget(self, uid: str) -> bool:
         bill = partial(worst_of, policy=self._policy)
         now = {"now_ms": self._store.now_ms(), "boot": self._store.boot()}
-        return await self._scribe.write(partial(asking.forget, uid=uid, bill=bill, **now))
+        forgotten = await self._scribe.write(partial(asking.forget, uid=uid, bill=bill, **now))
+        if forgotten is None:
+            return False
+        self._tab.given_up += 1
+        at_most = f"it may have cost {usd(forgotten.cost_usd)}"
+        words = f"its hold is over and nobody waits for it: not paid again, and {at_most}"
+        self._tell(Happening("decided", forgotten.job_id, forgotten.lane, words))
+        return True
 
     async def _settle(self, one: ToAsk, proof: Proof) -> None:
         now_ms = self._store.now_ms()

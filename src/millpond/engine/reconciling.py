@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from millpond.engine.bookkeeping import keep_book
+from millpond.engine.happening import Happening
 from millpond.engine.recall import Recaller, ask
 from millpond.engine.scribe import Scribe
 from millpond.engine.tab import LaneTab, Tab
@@ -20,6 +21,7 @@ from millpond.engine.taking_back import reclaim_dead
 from millpond.lanes.build import build_lane
 from millpond.lanes.lane import Lane
 from millpond.report.summary import Summary
+from millpond.report.words import counted
 from millpond.rules.effects import Heard, Recall
 from millpond.rules.evidence import Absent, Unknown
 from millpond.rules.job import Lease
@@ -32,7 +34,14 @@ T = TypeVar("T")
 BuildLane = Callable[[str], Lane]
 
 
-def reconcile(store: Store, book: SpendBook, folder: Path, policy: Policy) -> Summary:
+def reconcile(
+    store: Store,
+    book: SpendBook,
+    folder: Path,
+    policy: Policy,
+    *,
+    tell: Callable[[Happening], None] = lambda _: None,
+) -> Summary:
     """Take back what the dead held, ask for every call that can be asked for, decide what nobody waits for.
 
     Raises MissingKey where a lane that is to be asked has none. No call is made and no job leased.
@@ -42,7 +51,15 @@ def reconcile(store: Store, book: SpendBook, folder: Path, policy: Policy) -> Su
     lanes = {name: build_lane(policy.lanes[name]) for name in names}
     tab = Tab({name: LaneTab() for name in lanes})
     tab.failed = reclaimed.failed
-    anew(lambda: _ask_all(store, policy, lanes, tab))
+    for n, words in (
+        (reclaimed.released, "given back by the dead, with nothing sent"),
+        (reclaimed.failed, "failed, since it was lost by too many workers"),
+    ):
+        if n:
+            tell(Happening("reclaimed", None, "", f"{counted(n, 'job')} {words}"))
+    if n := reclaimed.ambiguous:
+        tell(Happening("reclaimed", None, "", f"{counted(n, 'call')} of the dead: the end is unknown"))
+    anew(lambda: _ask_all(store, policy, lanes, tab, tell))
     keep_book(store, book)
     return tab.summary("idle", store.counts(), store.next_due_ms())
 
@@ -64,9 +81,11 @@ def ask_now(store: Store, policy: Policy, question: Recall, lease: Lease) -> Hea
     return anew(asked)
 
 
-async def _ask_all(store: Store, policy: Policy, lanes: Mapping[str, Lane], tab: Tab) -> None:
+async def _ask_all(
+    store: Store, policy: Policy, lanes: Mapping[str, Lane], tab: Tab, tell: Callable[[Happening], None]
+) -> None:
     scribe = Scribe(store.db)
-    recaller = Recaller(store, scribe, policy, lanes, tab, rng=random.Random(), tell=lambda _: None)
+    recaller = Recaller(store, scribe, policy, lanes, tab, rng=random.Random(), tell=tell)
     try:
         await recaller.ask_all()
         await recaller.forget_all()

@@ -59,6 +59,8 @@ class _Counted:
     tokens_in: int | None
     tokens_out: int | None
     cost: Cost | None
+    worst: Cost | None
+    """What it can have cost at most, where its end is unknown."""
 
 
 @dataclass(slots=True)
@@ -75,8 +77,16 @@ class Tab:
     how they ended: their lane may have been asked for it."""
     recalled: int = 0
     """Answers that lanes were asked for, since nobody had heard them."""
+    given_up: int = 0
+    """Calls of unknown end that were decided since nobody waited for them."""
+    unasked: dict[str, str] = field(default_factory=dict[str, str])
+    """Lanes that could not be asked when that was last tried -> why."""
     unknown: dict[str, _Counted] = field(default_factory=dict[str, _Counted])
     """Attempts that were counted as ambiguous, as long as nothing more is known of them: the last KEPT."""
+    unheard: int = 0
+    """Calls of unknown end that may have cost something: `unheard_usd` at most, and `unbounded` of them nobody knows."""
+    unheard_usd: Decimal = Decimal(0)
+    unbounded: int = 0
     saved: int = 0
     saved_usd: Decimal | None = Decimal(0)
     again: dict[str, Cost | None] = field(default_factory=dict[str, "Cost | None"])
@@ -94,15 +104,18 @@ class Tab:
         """Journeys under way over all lanes."""
         return sum(lane.in_flight for lane in self.lanes.values())
 
-    def ended(self, lane: str, uid: str, ending: Ending) -> None:
-        """An attempt came to an end, or to one that is known where it was unknown before."""
+    def ended(self, lane: str, uid: str, ending: Ending, worst: Cost | None = None) -> None:
+        """An attempt came to an end, or to one that is known where it was unknown before.
+
+        `worst`: what it can have cost at most, if its end is unknown; None: nobody knows.
+        """
         if uid in self.past_hold:
             if self.past_hold[uid]:
                 return
             self.past_hold[uid] = ending.outcome != "ambiguous"
         if before := self.unknown.pop(uid, None):
             self._count(lane, before, -1)
-        counted = _counted(ending)
+        counted = _counted(ending, worst)
         if ending.outcome == "ambiguous":
             self.unknown[uid] = counted
             _forget_the_oldest(self.unknown)
@@ -127,6 +140,10 @@ class Tab:
             tab.spent += times * one.cost.usd
         else:  # a refusal without usage is priced 0, so whatever has no price here did work
             tab.unpriced += times
+        if one.cost is None and one.outcome == "ambiguous":
+            self.unheard += times
+            self.unbounded += times * (one.worst is None)
+            self.unheard_usd += times * (one.worst.usd if one.worst is not None else 0)
 
     def answered(self, requests: int, cost: Cost | None) -> None:
         """A job became done by a call of this cost; all its requests but the first were saved a call of their own."""
@@ -182,6 +199,7 @@ class Tab:
             offloaded=counts["offloaded"],
             skipped=self.skipped,
             recalled=self.recalled,
+            given_up=self.given_up,
             next_due_ms=next_due_ms,
             attempts=sum(lane.attempts for lane in lanes.values()),
             tokens_in=sum(lane.tokens_in for lane in lanes.values()),
@@ -189,6 +207,8 @@ class Tab:
             untold=sum(lane.untold for lane in lanes.values()),
             spent_usd=sum((lane.spent_usd for lane in lanes.values()), Decimal(0)),
             unpriced=sum(lane.unpriced for lane in lanes.values()),
+            unknown=self.unheard,
+            unknown_usd=None if self.unbounded else self.unheard_usd,
             saved_by_dedup=self.saved,
             saved_usd=self.saved_usd,
             paid_twice=self.paid_twice,
@@ -203,10 +223,10 @@ def _forget_the_oldest(known: dict[str, Any]) -> None:
         del known[next(iter(known))]
 
 
-def _counted(ending: Ending) -> _Counted:
+def _counted(ending: Ending, worst: Cost | None) -> _Counted:
     evidence = ending.evidence
     usage = evidence.usage or (evidence.reply.usage if evidence.reply else Usage())
-    return _Counted(ending.outcome, usage.tokens_in, usage.tokens_out, ending.cost)
+    return _Counted(ending.outcome, usage.tokens_in, usage.tokens_out, ending.cost, worst)
 
 
 def _sum(costs: Iterable[Cost | None], total: Decimal | None) -> Decimal | None:

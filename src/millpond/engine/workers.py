@@ -17,6 +17,7 @@ from millpond.engine.bookkeeping import Bookkeeper, try_to_post
 from millpond.engine.in_hand import InHand
 from millpond.engine.kept import UNSTORABLE, Kept, without_its_reply
 from millpond.engine.listening import Listening
+from millpond.engine.recall import why_unasked
 from millpond.engine.spool import Spool
 from millpond.engine.taking_back import reclaim_dead, sweep
 from millpond.engine.tenure import Tenure
@@ -251,7 +252,10 @@ class Workers:
             case LookBack():
                 return self._store.look_back(lease)
             case Recall():
-                return self._ask(effect, lease)
+                said = self._ask(effect, lease)
+                if isinstance(said, Unknown):
+                    self._store.note_unasked(effect.uid, why_unasked(said))
+                return said
             case Settle(uid, name, ending, then, how):
                 kept = Kept(uid, name, ending, then, fence(lease), self._store.now_ms(), how)
                 self._persist(kept, lease)  # which posts it, too

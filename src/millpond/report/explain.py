@@ -218,6 +218,8 @@ def _attempt(job: Job, one: Attempt, now_ms: int) -> Iterator[str]:
     yield "     " + "  ".join(part for part in evidence if part)
     if one.message:
         yield f"     {one_line(one.message)}"
+    if one.unasked:
+        yield f"     lane {one.lane} could not be asked what became of it: {one_line(one.unasked)}"
     if rule := _rule(one):
         yield f"     {rule}"
 

@@ -14,6 +14,8 @@ from millpond.rules.times import age_words
 from millpond.store.lanes import LaneRow
 from millpond.store.store import Store
 
+COUNTED_CALLS = 10_000
+
 
 def why_left(
     store: Store, policy: Policy, drained: Collection[str], command: Callable[[str], str], *, is_cut_short: bool = False
@@ -39,6 +41,9 @@ def why_left(
         yield "some jobs have no lane yet; the next drain looks for one"
     if away := elsewhere(store):
         yield f"{elsewhere_words(away)}; `{wait}` does"
+    for lane, (n, why) in store.unasked(COUNTED_CALLS).items():
+        words = f"lane {lane} could not be asked what became of {counted(n, 'call')}: {one_line(why)}"
+        yield f"{words}; a drain asks again until the hold ends, and then the policy decides without it"
     due_ms = store.next_due_ms()
     if due_ms is not None:
         yield f"the next waiting job is due in {age_words(max(due_ms - now_ms, 0))}; `{wait}` waits for it"

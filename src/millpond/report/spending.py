@@ -31,14 +31,16 @@ class Spending:
         if self.lanes is None or self.reserved is None:
             return f"spend today unknown: {self.problem}"
         calls = sum(lane.charges for lane in self.lanes.values())
-        known = sum((lane.actual_usd + lane.estimated_usd for lane in self.lanes.values()), Decimal(0))
+        known = sum((lane.actual_usd for lane in self.lanes.values()), Decimal(0))
+        at_most = sum((lane.estimated_usd for lane in self.lanes.values()), Decimal(0))
         unknown = sum(lane.unknown for lane in self.lanes.values())
         if not calls and not self.reserved.calls:
             return None
-        line = f"spend today {_money(known, unknown)} in {counted(calls, 'call')}"
+        worst = f" and at most {usd(at_most)} for those of unknown end" if at_most else ""
+        line = f"spend today {_money(known, unknown)}{worst} in {counted(calls, 'call')} of all queues on this book"
         if self.reserved.calls:
-            at_most = _money(self.reserved.worst_usd, self.reserved.unknown)
-            line += f"  reserved {at_most} for {counted(self.reserved.calls, 'call')}"
+            held = _money(self.reserved.worst_usd, self.reserved.unknown)
+            line += f"  reserved {held} for {counted(self.reserved.calls, 'call')}"
         return line
 
 

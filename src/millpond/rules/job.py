@@ -212,6 +212,8 @@ class Attempt:
     """How long its key is held for its lane to be asked, once its end is unknown; None: the lane cannot be asked."""
     ask_ms: int | None
     """When its lane is asked next what became of the call; None: it is not."""
+    unasked: str | None
+    """Why its lane could not be asked, or not understood, when that was last tried; None: it answered, or was not."""
     tokens_in: int | None
     tokens_out: int | None
     usage: Mapping[str, Any] | None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from millpond.db.database import Transaction
 from millpond.rules.boot import Boot
 from millpond.rules.job import Work
+from millpond.rules.price import Cost
 from millpond.store.bodies import load_work
 from millpond.store.holds import age, is_blocking
 from millpond.store.settle import Bill, resolve
@@ -97,15 +99,35 @@ def ask_again(tx: Transaction, next_ms: Mapping[str, int], now_ms: int) -> set[s
     }
 
 
-def forget(tx: Transaction, uid: str, bill: Bill, now_ms: int, boot: Boot | None = None) -> bool:
-    """Decide a call whose hold is over and for whose key no job is alive: nobody pays for it again. Whether it was."""
+def note_unasked(tx: Transaction, uid: str, why: str | None) -> None:
+    """Write down why a lane could not be asked for a call; None: it was."""
+    tx.all("note_unasked", uid=uid, why=why)
+
+
+def unasked(tx: Transaction, limit: int) -> dict[str, tuple[int, str]]:
+    """Lane -> for how many calls it could not be asked when that was last tried, of so many, and one reason."""
+    found = {lane: tx.all("unasked", lane=lane, limit=limit)[0] for lane in lanes_to_ask(tx)}
+    return {lane: (row.n, row.why) for lane, row in found.items() if row.n}
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A call that was decided since nobody waits for it. `cost_usd`: what it cost at most; None: unknown."""
+
+    job_id: int
+    lane: str
+    cost_usd: Decimal | None
+
+
+def forget(tx: Transaction, uid: str, bill: Bill, now_ms: int, boot: Boot | None = None) -> Forgotten | None:
+    """Decide a call whose hold is over and for whose key no job is alive: nobody pays for it again. None: it is not."""
     attempt = tx.one("attempt_by_uid", uid=uid)
     if attempt is None or attempt.outcome != "ambiguous" or attempt.resolution is not None:
-        return False
+        return None
     if is_blocking(attempt, now_ms, boot) or tx.one("live_job", key=attempt.idempotency_key) is not None:
-        return False
-    _decide(tx, attempt, bill, now_ms)
-    return True
+        return None
+    cost = _decide(tx, attempt, bill, now_ms)
+    return Forgotten(attempt.job_id, attempt.lane, cost.usd if cost is not None else None)
 
 
 def forgotten(tx: Transaction, after: str, limit: int, asked_lanes: Collection[str], now_ms: int) -> Page:
@@ -124,8 +146,9 @@ def forgotten(tx: Transaction, after: str, limit: int, asked_lanes: Collection[s
     return Page(over, rows[-1].idempotency_key if len(rows) == limit else "")
 
 
-def _decide(tx: Transaction, attempt: Any, bill: Bill, now_ms: int) -> None:
+def _decide(tx: Transaction, attempt: Any, bill: Bill, now_ms: int) -> Cost | None:
     body = tx.one("payload", job_id=attempt.job_id)
     worst = bill(load_work(body.body), attempt.lane, now_ms) if body is not None else None
     cost, certain = (worst.cost, worst.is_certain) if worst is not None else (None, False)
     resolve(tx, attempt.uid, "nobody", worst=cost, certain=certain, now_ms=now_ms)
+    return cost

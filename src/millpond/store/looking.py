@@ -122,7 +122,8 @@ def result(row: Any) -> Result:
     state = cast("State", "cancelled" if row.withdrawn_ms is not None else row.state)
     reply = load_reply(row.body) if row.body is not None and state == "done" else None
     paid = row.disposition == "new" and row.state == "done"
-    is_priced = paid and not row.unpriced
+    # Nothing at all is booked where another job's call answered this one, which made none.
+    cost = from_micro(row.cost) if paid and not row.unpriced and row.cost is not None else None
     paid_here = paid and row.answered_by_job == row.job_id
     return Result(
         request_id=row.request_id,
@@ -139,8 +140,8 @@ def result(row: Any) -> Result:
         lane=row.lane if row.state == "done" else None,
         tokens_in=row.tokens_in if paid_here else None,
         tokens_out=row.tokens_out if paid_here else None,
-        cost=from_micro(row.cost or 0) if is_priced else None,
-        cost_is_estimate=is_priced and bool(row.cost_is_estimate),
+        cost=cost,
+        cost_is_estimate=cost is not None and bool(row.cost_is_estimate),
         error=error(state, row.reason),
     )
 

@@ -101,6 +101,10 @@ class Reader:
         """The lanes that can be asked for some call whose end is unknown."""
         return self.db.read(asking.lanes_to_ask)
 
+    def unasked(self, limit: int) -> dict[str, tuple[int, str]]:
+        """Lane -> for how many calls it could not be asked when that was last tried, of so many, and one reason."""
+        return self.db.read(partial(asking.unasked, limit=limit))
+
     def next_ask_ms(self, lanes_: Collection[str]) -> int | None:
         """When one of these lanes is next due to be asked for a call; None if none is."""
         return self.db.read(partial(asking.next_ask_ms, lanes=lanes_))

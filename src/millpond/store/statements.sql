@@ -234,7 +234,7 @@ SELECT uid FROM attempt WHERE uid IN {list keys}
 -- By uid, by whoever has the evidence. Evidence replaces "ambiguous"; nothing replaces evidence.
 UPDATE attempt SET outcome = :outcome, ended_ms = :now_ms, resolution = :resolution, listener = NULL, code = :code,
   message = :message, sent = coalesce(:sent, sent), status = coalesce(:status, status), retry_after = :retry_after,
-  first_byte_ms = coalesce(:first_byte_ms, first_byte_ms), ask_ms = NULL,
+  first_byte_ms = coalesce(:first_byte_ms, first_byte_ms), ask_ms = NULL, unasked = NULL,
   request_id = coalesce(:request_id, request_id), model = :model, tokens_in = :tokens_in, tokens_out = :tokens_out, usage = :usage,
   cost = :cost, cost_is_estimate = 0, price_version = :price_version, posted = 0
 WHERE uid = :uid AND (outcome IS NULL OR outcome = 'ambiguous')
@@ -286,6 +286,16 @@ UPDATE attempt SET ask_ms = :ask_ms WHERE uid = :uid AND ask_ms IS NOT NULL AND 
 
 -- name: ask_no_more
 UPDATE attempt SET recall_hold_ms = NULL, ask_ms = NULL WHERE uid = :uid
+
+-- name: note_unasked
+UPDATE attempt SET unasked = :why
+WHERE uid = :uid AND outcome = 'ambiguous' AND resolution IS NULL AND unasked IS DISTINCT FROM :why
+
+-- name: unasked
+-- Of the calls that this lane is to be asked for, those for which it could not be; looked for only up to the limit.
+SELECT count(*) AS n, max(unasked) AS why
+FROM (SELECT unasked FROM attempt WHERE ask_ms IS NOT NULL AND lane = :lane LIMIT :limit) to_ask
+WHERE unasked IS NOT NULL
 
 -- name: undecided_after
 -- A page of what nobody has decided, whatever its key; `live`: a job of the key waits for it.

@@ -277,9 +277,15 @@ class Store(Reader):
         """Say of calls when they are asked for the next time; those that are to be asked for now."""
         return self.db.write(partial(asking.ask_again, next_ms=next_ms, now_ms=self.now_ms()), full=False)
 
+    def note_unasked(self, uid: str, why: str | None) -> None:
+        """Write down why a lane could not be asked for a call; None: it was."""
+        self.db.write(partial(asking.note_unasked, uid=uid, why=why), full=False)
+
     def forget(self, uid: str, bill: Bill = unpriced) -> bool:
         """Decide a call whose hold is over and for which nobody waits. Whether it was decided."""
-        return self.db.write(partial(asking.forget, uid=uid, bill=bill, now_ms=self.now_ms(), boot=self.boot()))
+        return None is not self.db.write(
+            partial(asking.forget, uid=uid, bill=bill, now_ms=self.now_ms(), boot=self.boot())
+        )
 
     def decide(
         self, job_id: int, choice: deciding.Choice, *, bill: Bill = unpriced, route: leasing.NextLane | None = None

@@ -129,6 +129,7 @@ CREATE TABLE attempt (
   hold_until_ms    INTEGER,
   recall_hold_ms   INTEGER,                       -- how long its key is held for its lane to be asked; NULL: it cannot be
   ask_ms           INTEGER,                       -- when its lane is asked next; NULL: it is not
+  unasked          TEXT,                          -- why its lane could not be asked when that was last tried
   tokens_in        INTEGER,
   tokens_out       INTEGER,
   usage            TEXT,                          -- raw JSON

@@ -196,6 +196,17 @@ def an_unusable_reply_is_kept_and_answers_nothing(scene: Scene) -> None:
     assert scene.text(1) is None
 
 
+def what_the_call_of_another_job_answers_bears_no_cost(scene: Scene) -> None:
+    lease, uid = scene.in_flight("k")
+    scene.cancel(lease.job_id, hold_ms=60_000)
+    again = scene.ask("k")
+    scene.settle(uid, Reply("blue", usage=Usage(7, 9)), cost=Decimal("0.25"))
+    result = scene.store.result(again.request_id)
+    assert result is not None
+    assert again.job_id != lease.job_id
+    assert (result.text, result.tokens_out, result.cost) == ("blue", None, None)
+
+
 def unknown_cost_is_not_zero(scene: Scene) -> None:
     lease, uid = scene.in_flight("k")
     scene.settle(uid, Reply("blue"), lease=lease)
