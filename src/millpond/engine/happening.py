@@ -9,11 +9,10 @@ from dataclasses import dataclass
 class Happening:
     """One thing that is told.
 
-    `kind`: `ended` (an attempt), `recalled` (one that its lane was asked for), `unasked` (one that it could not be asked
-    for), `decided` (one that nobody waits for), `late` (a reply for which no job waits any more), `done`, `failed`,
-    `held`; of a lane
-    `closed`, `stopped`, `resumed`; also `stopped`: a job that is given back, since its lane was stopped; of the queue
-    `kept` (a reply that it does not take now), `written` (it has taken all of them).
+    `kind`: `ended` (an attempt), `recalled` (one that its lane was asked for), `unasked` (one that it could not be
+    asked for), `decided` (one that nobody waits for), `late` (a reply for which no job waits any more), `done`,
+    `failed`, `held`; of a lane `closed`, `stopped`, `resumed`; also `stopped`: a job that is given back, since its lane
+    was stopped; of the queue `kept` (a reply that it does not take now), `written` (it has taken all of them).
     """
 
     kind: str

@@ -84,7 +84,7 @@ class Tab:
     unknown: dict[str, _Counted] = field(default_factory=dict[str, _Counted])
     """Attempts that were counted as ambiguous, as long as nothing more is known of them: the last KEPT."""
     unheard: int = 0
-    """Calls of unknown end that may have cost something: `unheard_usd` at most, and `unbounded` of them nobody knows."""
+    """Calls of unknown end that may have cost something: `unheard_usd` at most, of `unbounded` nobody knows."""
     unheard_usd: Decimal = Decimal(0)
     unbounded: int = 0
     saved: int = 0
