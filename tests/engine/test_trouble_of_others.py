@@ -121,7 +121,7 @@ def test_a_book_that_is_gone_ends_a_drain_in_its_time(
     with caplog.at_level(logging.WARNING):
         assert 1.0 <= asyncio.run(scenario()) < 1.9
     assert len([line for line in caplog.messages if line.startswith("the spend book lags")]) == 1
-    assert len([line for line in caplog.messages if line.startswith("the store does not take")]) == 1
+    assert len([line for line in caplog.messages if line.startswith("the queue or the spend book does not take")]) == 1
     for path in mill.folder.parent.glob("moved-spend.db*"):
         path.rename(path.with_name(path.name.removeprefix("moved-")))
 

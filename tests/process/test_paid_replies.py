@@ -244,7 +244,7 @@ def test_where_no_ledger_row_can_be_written_nothing_is_called(
     tmp_path: Path, disk: ExitStack, fault: FaultLane
 ) -> None:
     here = pond(tmp_path, disk, fault, "full")
-    with full(here.folder, leave=72 << 10):
+    with full(here.folder, leave=84 << 10):
         assert "no room left" in Drain(here.home, "--grace", "1", patience_s=1).ends(74)
         assert fault.accepted() == 0
     here.home.run("drain")

@@ -207,7 +207,9 @@ class BesideAModel(RuleBasedStateMachine):
         settled = self.store.settle(
             uid, ending(outcome), then, lane="free", lease=None if detached else lease  # type: ignore[arg-type]
         )  # fmt: skip
-        expected = self.model.settle(uid, outcome, self.dated(state) if state else None, lease.lease_no)
+        expected = self.model.settle(
+            uid, outcome, self.dated(state) if state else None, None if detached else lease.lease_no
+        )
         assert settled.accepted == expected
 
     @precondition(lambda self: self.open_calls())

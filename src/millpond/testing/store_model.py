@@ -169,17 +169,21 @@ class Model:
             job.go("done")
         return True
 
-    def settle(self, uid: str, outcome: str, then: tuple[str, str | None, int | None] | None, lease_no: int) -> bool:
+    def settle(
+        self, uid: str, outcome: str, then: tuple[str, str | None, int | None] | None, lease_no: int | None
+    ) -> bool:
         it = self.attempts[uid]
+        job = self.jobs[it.job]
         if outcome == "ambiguous":
             self.lose_sight(it, None)
         elif it.outcome in (None, "ambiguous"):
             it.resolution = "late" if it.outcome else None
             it.outcome, it.listener = outcome, None
         elif it.outcome != outcome:
+            if job.state == "leased" and job.lease_no == lease_no:
+                job.go("ready")
             return False
         accepted = outcome == "ok" and self.accept(uid)
-        job = self.jobs[it.job]
         if then is not None and job.state == "leased" and job.lease_no == lease_no:
             self.follow(job, *then)
         self.wake(it.key, then[2] if then is not None else None)
