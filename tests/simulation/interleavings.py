@@ -64,6 +64,8 @@ class Board:
         self._slept = ""
         """The owner whose beat was seen to stand still."""
         self._drainers = made.drainers[:2]
+        for other in made.drainers[2:]:
+            other.spool.remove()
         made.drainers[2:] = []
         made.plans += [*scenario.plans, *[OK] * 20]
         self.job = ask(made)
