@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,25 +22,55 @@ from millpond.store.reclaim import Reclaimed
 from millpond.testing.scripted_lane import Held
 
 
+@contextmanager
+def once_said(words: str, do: Callable[[], None]) -> Iterator[None]:
+    """Do this as soon as the engine logs these words."""
+
+    class Ear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if words in record.getMessage():
+                do()
+
+    ear, log = Ear(), logging.getLogger("millpond.engine")
+    log.addHandler(ear)
+    try:
+        yield
+    finally:
+        log.removeHandler(ear)
+
+
 def test_a_drain_that_ends_by_trouble_lets_its_calls_come_to_their_own_end(mill: Mill) -> None:
     """The grace is of who stops it; nobody has."""
     lane = paid([Held("ok")])
     mill.ask("a")
-    is_ours = True
-
-    def may_lease() -> bool:
-        if not is_ours:
-            asyncio.get_running_loop().call_soon(drainer.stop)
-        return is_ours
-
-    drainer = mill.drainer(lane, grace_ms=10, may_lease=may_lease)
+    may_lease = threading.Event()
+    may_lease.set()
+    drainer = mill.drainer(lane, grace_ms=10, may_lease=may_lease.is_set)
 
     async def act() -> None:
-        nonlocal is_ours
         await lane.began()
-        is_ours = False
+        may_lease.clear()
 
-    with pytest.raises(QueueUnavailable):
+    with (
+        once_said("in flight may end", lane.let_go),
+        pytest.raises(QueueUnavailable, match="the drain lock was deleted"),
+    ):
+        asyncio.run(during(drainer.run(), act))
+    assert mill.ledger() == [("paid", "ok", None)]
+
+
+def test_a_stop_still_bounds_what_trouble_has_left_in_flight(mill: Mill) -> None:
+    lane = paid([Held("ok")])
+    mill.ask("a")
+    may_lease = threading.Event()
+    may_lease.set()
+    drainer = mill.drainer(lane, grace_ms=10, may_lease=may_lease.is_set)
+
+    async def act() -> None:
+        await lane.began()
+        may_lease.clear()
+
+    with once_said("in flight may end", drainer.stop), pytest.raises(QueueUnavailable):
         asyncio.run(during(drainer.run(), act))
     assert [(row.outcome, row.code) for row in mill.store.attempts()] == [("ambiguous", "given_up")]
 

@@ -291,8 +291,9 @@ def in_a_session_of_its_own() -> None:
 
 @pytest.mark.parametrize("option", [[], ["--json"]], ids=["words", "json"])
 def test_a_drain_that_nobody_reads_finishes_its_call_and_takes_no_more(tmp_path: Path, option: list[str]) -> None:
-    with FaultLane(per_prompt={"one": ["slow"]}, slow_s=1) as fault:
-        home = Home(tmp_path, lanes={"paid": lane_of(fault)})
+    """It is told of the soft timeout of the first call, whose slot is taken until that has ended."""
+    with FaultLane(per_prompt={"one": ["slow"]}, slow_s=1.5) as fault:
+        home = Home(tmp_path, lanes={"paid": lane_of(fault) | {"soft_timeout_s": 0.3}}, reconcile={"hold_s": 60})
         with Queue.open(home.home) as queue:
             queue.enqueue_many(["one", "two"])
         with home.start(*option, "drain", stdin=subprocess.DEVNULL) as process:
