@@ -10,6 +10,7 @@ import apsw
 import pytest
 from item_database import MIGRATIONS, add, bodies, finish, open_items, start_script, total
 
+from millpond.db.connection import Connection
 from millpond.db.migrations import Migration, read_folder
 from millpond.rules.errors import QueueUnavailable, SchemaTooNew, SettingsError
 
@@ -259,3 +260,22 @@ def test_a_folder_that_could_be_misread_is_refused(tmp_path: Path, files: dict[s
         (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=words):
         read_folder(tmp_path)
+
+
+def test_a_file_that_another_makes_just_now_is_not_taken_for_a_strangers(path: Path, monkeypatch: pytest.MonkeyPatch):
+    empty = apsw.Connection(str(path))
+    empty.execute("PRAGMA journal_mode = WAL").fetchall()
+    empty.close()
+    value = Connection.value
+
+    def made_after_the_first_look(self: Connection, sql: str) -> object:
+        found = value(self, sql)
+        if sql == "PRAGMA application_id":
+            monkeypatch.setattr(Connection, "value", value)
+            open_items(path).close()
+        return found
+
+    monkeypatch.setattr(Connection, "value", made_after_the_first_look)
+    database = open_items(path)
+    assert bodies(database) == []
+    database.close()

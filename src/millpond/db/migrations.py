@@ -68,13 +68,20 @@ class Identity:
 
 
 def identify(connection: Connection) -> Identity:
-    """Read whose file this is. Writes nothing; raises QueueUnavailable if it is no database at all."""
+    """Read whose file this is, as of one moment: another may make it just now.
+
+    Writes nothing; raises QueueUnavailable if it is no database at all.
+    """
     try:
-        return Identity(
-            connection.value("PRAGMA application_id"),
-            connection.value("PRAGMA user_version"),
-            connection.value("SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema)") == 1,
-        )
+        connection.run("SAVEPOINT look")
+        try:
+            return Identity(
+                connection.value("PRAGMA application_id"),
+                connection.value("PRAGMA user_version"),
+                connection.value("SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema)") == 1,
+            )
+        finally:
+            connection.run("RELEASE look")
     except apsw.Error as error:
         raise_translated(error, connection.path)
 
