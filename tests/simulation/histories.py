@@ -745,6 +745,24 @@ def a_clock_set_forward_before_the_question_makes_no_call_older(world: World) ->
     world.calm()
 
 
+def a_hold_that_ends_after_the_look_lets_no_call_leave_unasked(world: World) -> None:
+    """Found by chance (seed 881120): held at the look back, over at the ledger row, and its lane never asked."""
+    first, second, *_ = world.drainers
+    call = in_flight(world, first, job := ask(world), OK)
+    world.cancel(job, HOLD_MS)
+    world.crash(first)
+    world.tend(second)
+    heir = ask(world, not_before_ms=world.clock() + 1_000)
+    world.pass_time(1_000)
+    flight = until(world, take(world, second, heir), steps.Record)
+    world.pass_time(HOLD_MS)
+    finish(world, flight)
+    assert flight.uid == "", f"call {flight.uid} left while the lane of {call.uid} was not asked"
+    world.tend(second)
+    assert (state(world, heir), answered_by(world, heir)) == ("done", call.uid)
+    world.calm()
+
+
 def nobody_is_asked_about_what_has_ended(world: World) -> None:
     """Found by chance (seed 60085): a word is about to be wanted on a call, and its end comes first."""
     first, second, *_ = world.drainers
@@ -854,6 +872,10 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
         (a_call_that_left_late_is_not_taken_for_absent, one_lane(hold_ms=LONG_HOLD)),
         (a_clock_that_was_set_anew_proves_nothing, one_lane(hold_ms=LONG_HOLD)),
         (a_clock_set_forward_before_the_question_makes_no_call_older, one_lane("same", hold_ms=NO_HOLD)),
+        (
+            a_hold_that_ends_after_the_look_lets_no_call_leave_unasked,
+            one_lane(hold_ms={"realtime": 0, "batch": HOLD_MS}),
+        ),
         (nobody_is_asked_about_what_has_ended, two_lanes("ask")),
         (a_call_that_would_leave_after_its_lease_does_not, one_lane(hold_ms=LONG_HOLD, settling_ms=0)),
         (a_job_whose_call_was_never_made_has_its_attempt_still, one_lane(max_attempts=1)),

@@ -595,6 +595,11 @@ REMOVALS: dict[str, Removal] = {
             "a_clock_that_was_set_anew_proves_nothing",
         ),
         Removal(
+            "`record` looks for a hold that has ended since the look back",
+            without_sql(("record_check", "j.fingerprint, j.floor_seq", "j.fingerprint, 1 << 60 AS floor_seq")),
+            "a_hold_that_ends_after_the_look_lets_no_call_leave_unasked",
+        ),
+        Removal(
             "A person is asked only about what is unknown still",
             without_sql(("undecided_of_job", "SELECT 1 FROM attempt", "SELECT 1 UNION SELECT 1 FROM attempt")),
             "nobody_is_asked_about_what_has_ended",

@@ -438,6 +438,7 @@ _INSTEAD = {
     "answered": ("done", "by an answer in force"),
     "held": ("held", "another call of its key is not decided"),
     "stopped": ("stopped", "given back before its call"),
+    "unasked": ("held", "a hold has ended, and its lane is asked before another call"),
 }
 """Why no row was written -> the kind and the words that are told."""
 

@@ -210,10 +210,12 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Instead:
-    """No row was written and nothing may be sent: the job was answered by an artifact, is held, or was given back
-    untouched, since a person has stopped its lane."""
+    """No row was written and nothing may be sent: the job was answered by an artifact, is held, or was given back.
 
-    by: Literal["answered", "held", "stopped"]
+    `stopped`: a person has stopped its lane. `unasked`: a hold has ended since the look back; its lane is asked first.
+    """
+
+    by: Literal["answered", "held", "stopped", "unasked"]
 
 
 @dataclass(frozen=True, slots=True)

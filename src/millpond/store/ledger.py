@@ -8,7 +8,7 @@ from typing import Any
 
 from millpond.db.database import Transaction
 from millpond.rules.boot import Boot
-from millpond.rules.effects import Facts, Instead, Recorded, Unheard
+from millpond.rules.effects import UNROUTED, Facts, Instead, Recorded, Unheard
 from millpond.rules.errors import LeaseLost
 from millpond.rules.job import Attempt, Lease
 from millpond.rules.price import from_micro
@@ -41,10 +41,11 @@ def record(
     """Write the row of an attempt that is about to leave, under the fence.
 
     Instead: nothing may be sent, and the job was moved. It is done where its key has an artifact in force (not
-    billed), held where another attempt of the key is open or may still bring evidence, and given back as it was where a
-    person has stopped the lane. Raises LeaseLost if the job is no longer held under this lease, or its owner was
-    declared dead. `recall_hold_ms`: the call can be asked for later, and its key is held for so long if nobody hears
-    its end. `boot`: now, on the clock of the owner's boot.
+    billed), held where another attempt of the key is open or may still bring evidence, given back to look back again
+    where a hold has ended since, so that its lane was not asked, and given back as it was where a person has stopped
+    the lane. Raises LeaseLost if the job is no longer held under this lease, or its owner was declared dead.
+    `recall_hold_ms`: the call can be asked for later, and its key is held for so long if nobody hears its end. `boot`:
+    now, on the clock of the owner's boot.
     """
     job = tx.one("record_check", job_id=lease.job_id, lease_no=lease.lease_no, owner=lease.owner)
     if job is None or job.owner_lives is None:
@@ -56,6 +57,11 @@ def record(
     if blocked:
         move(tx, job, "hold", now_ms, not_before_ms=hold_end_ms(blocked, now_ms, boot))
         return Instead("held")
+    page = {"floor_seq": job.floor_seq, "limit": UNDECIDED_ROWS}
+    undecided = tx.all("undecided", idempotency_key=job.idempotency_key, **page)
+    if any(row.recall_hold_ms is not None for row in undecided):
+        move(tx, job, "release", now_ms, next_lane=UNROUTED)
+        return Instead("unasked")
     if (stopped := stop_of(standing(tx), lane, free_lanes)) is not None:
         move(tx, job, "release", now_ms, data={"stopped": stopped.words})
         return Instead("stopped")

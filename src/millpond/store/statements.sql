@@ -161,7 +161,7 @@ SELECT created_ms FROM job WHERE state = 'ready' AND next_lane = :lane ORDER BY 
 
 -- name: record_check
 -- Everything that must hold before a call, in one look: the fence, a living owner, no artifact in force.
-SELECT j.id, j.state, j.lease_no, j.idempotency_key, j.fingerprint,
+SELECT j.id, j.state, j.lease_no, j.idempotency_key, j.fingerprint, j.floor_seq,
   (SELECT a.id FROM artifact a WHERE a.idempotency_key = j.idempotency_key AND a.retired_ms IS NULL) AS artifact_id,
   (SELECT 1 FROM owner o WHERE o.uuid = :owner AND o.dead = 0) AS owner_lives,
   (SELECT max(t.seq) FROM attempt t WHERE t.idempotency_key = j.idempotency_key) AS last_seq,
