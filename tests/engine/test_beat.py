@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import ANY
 
 import pytest
@@ -48,11 +49,19 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "millpond-beat"]
 
 
-def test_an_owner_beats_while_its_main_thread_stands_still(tmp_path: Path) -> None:
+def test_an_owner_beats_while_its_main_thread_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A blocked event loop, or a long handler: the process is at work, and nobody may take its work for that."""
     owner = Owner(tmp_path, "worker", 0, lease_ms=3_000)
     assert sight(lock_file(tmp_path, owner.uuid)) == Sighting(0, ANY, 3_000)
-    time.sleep(1.5)
+    write, has_beaten = os.pwrite, threading.Event()
+
+    def watched(*what: Any) -> int:
+        written = write(*what)
+        has_beaten.set()
+        return written
+
+    monkeypatch.setattr("millpond.engine.lock.os.pwrite", watched)
+    assert has_beaten.wait(20)
     assert beat(tmp_path, owner) >= 1
     assert owner.stands()
     owner.leave(lambda: None)

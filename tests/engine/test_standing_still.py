@@ -7,6 +7,7 @@ after that, as it is of a function in a thread, which was stopped with its proce
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from dataclasses import replace
 
@@ -24,14 +25,14 @@ from millpond.testing.scripted_lane import Held
 
 SOON_MS = 50
 NONE = {"realtime": 0, "batch": 0}
-BRIEF = {"realtime": 200, "batch": 200}
+BRIEF = {"realtime": 500, "batch": 500}
 LATE = [Held(Reply("late"))]
 
 
-def stand_still(lane: ScriptedLane) -> None:
+def stand_still(lane: ScriptedLane, for_s: float = 0.3) -> None:
     """Hold up the loop, and let the lane answer soon afterwards."""
-    asyncio.get_running_loop().call_later(0.35, lane.let_go)
-    time.sleep(0.3)
+    asyncio.get_running_loop().call_later(for_s + 0.05, lane.let_go)
+    time.sleep(for_s)
 
 
 def test_a_soft_timeout_lets_no_job_go_whose_reply_has_come(mill: Mill) -> None:
@@ -50,17 +51,20 @@ def test_a_hold_lets_no_job_go_whose_reply_has_come(mill: Mill, monkeypatch: pyt
     """Neither who listens ends it, nor the look at all holds that have run out."""
     monkeypatch.setattr(drain, "TEND_MS", 20)
     first, second = free(LATE, soft_timeout_ms=SOON_MS, hold_ms=BRIEF), paid()
-    [job] = mill.ask("a")
+    mill.ask("a")
+    looked = threading.Event()
+
+    def look() -> Reclaimed:
+        looked.set()
+        return Reclaimed()
 
     async def act() -> None:
         await mill.hears("held")
-        await asyncio.sleep(0.1)  # some looks
-        time.sleep(0.6)  # noqa: ASYNC251  # it is the loop that is to stand still
-        await asyncio.sleep(0.15)
-        assert mill.state(job) == "waiting/held"
-        first.let_go()
+        looked.clear()
+        assert await asyncio.to_thread(looked.wait, 20)  # the hold has been seen
+        stand_still(first, for_s=0.6)
 
-    assert asyncio.run(during(mill.drainer(first, second, tend=Reclaimed).run(), act)).done == 1
+    assert asyncio.run(during(mill.drainer(first, second, tend=look).run(), act)).done == 1
     assert (mill.ledger(), second.calls) == ([("free", "ok", "late")], [])
 
 

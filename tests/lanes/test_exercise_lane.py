@@ -34,7 +34,7 @@ from millpond.testing.lane_suite import LaneCase
 USUAL = Deadlines()
 SOON = Deadlines(total_ms=500)
 """Deadlines of a lane whose far side is silent."""
-LESS_SOON = Deadlines(total_ms=1_200)
+LESS_SOON = Deadlines(total_ms=2_000)
 """The same where its good answers come over a socket or from a program, on a machine that is busy."""
 
 Kit = Mapping[str, Any]
