@@ -7,7 +7,7 @@ import logging
 import math
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from typing import Any
 from millpond.engine.bookkeeping import Bookkeeper, keep_book
 from millpond.engine.clock import boot_ms
 from millpond.engine.happening import Happening
+from millpond.engine.leasing import Leasing
 from millpond.engine.listening import Listening
 from millpond.engine.perform import Performer
 from millpond.engine.recall import Recaller, patiently
@@ -28,17 +29,11 @@ from millpond.engine.trouble import Trouble
 from millpond.lanes.deadline import pause, until_done
 from millpond.lanes.lane import Lane
 from millpond.report.summary import Reason, Summary
-from millpond.rules.admission import LaneLoad, room
-from millpond.rules.effects import UNROUTED
-from millpond.rules.errors import LeaseLost, MillpondError, QueueUnavailable
+from millpond.rules.errors import MillpondError, QueueUnavailable
 from millpond.rules.numbers import whole_number
 from millpond.rules.policy import Policy
-from millpond.rules.router import lanes_for, route_work
-from millpond.rules.stops import Stop, stop_of
+from millpond.rules.router import lanes_for
 from millpond.spend.book import SpendBook
-from millpond.store import lease as leasing
-from millpond.store import reclaim as owners
-from millpond.store.lanes import LaneRow, load_of
 from millpond.store.reader import PAGE_ROWS
 from millpond.store.reclaim import Reclaimed
 from millpond.store.store import Store
@@ -50,9 +45,6 @@ An idle daemon takes 0.23 % of a core with it (60 s of process time, on a machin
 TEND_MS takes half, and 0.37 % at 100 ms. The 0.1 % of DESIGN §9 are a doorbell's to bring: 400 ms would come to 0.18 %,
 for work that is heard of later.
 """
-
-UNROUTE_ROWS = 500
-"""Rows of a lane that the policy does not have, looked at in one go."""
 
 COUNT_EVENTS = 10_000
 """Events read at a time when those of one kind are counted."""
@@ -137,12 +129,8 @@ class Drainer:
         self._may_lease = may_lease
         self._is_undecided = is_undecided
         self._is_watching = False
-        self._serial = [name for name in lanes if policy.lanes[name].serial]
-        self._looked_at: dict[str, int] = {}
         self._seen_seq = 0
         self.tab = Tab({name: LaneTab() for name in lanes})
-        self._closed: dict[str, LaneRow] = {}
-        self._stopped: dict[str, Stop] = {}
         self._journeys: set[Steadfast[None]] = set()
         self._stops = 0
         self._is_ending = False
@@ -150,7 +138,6 @@ class Drainer:
         self._over = threading.Event()
         self._over.set()
         self._changed = asyncio.Event()
-        self._naming = asyncio.Lock()
         self._listening = Listening(store)
         self._problem: BaseException | None = None
         self._unseen = Trouble("could not look after what others left")
@@ -212,6 +199,16 @@ class Drainer:
             is_stopping=self._is_stopping,
             stop=self.stop,
             wake=self._changed.set,
+        )
+        self._leasing = Leasing(
+            self._store,
+            self._scribe,
+            self._policy,
+            self._lanes,
+            self._owner,
+            self.tab,
+            registry=self._registry,
+            tell=self._tell,
         )
         self._recaller = Recaller(
             self._store, self._scribe, self._policy, self._lanes, self.tab, rng=self._rng, tell=self._tell
@@ -342,34 +339,17 @@ class Drainer:
 
     async def _lease(self, until: Until) -> int:
         """Lease into every free slot and set the journeys going; how many."""
-        self._closed = await self._scribe.look(self._store.closed_lanes)
-        self._heed_stops(await self._scribe.look(self._store.stops))
-        now_ms = self._store.now_ms()
-        free = {
-            name: room(lane.policy, self._load(name), now_ms)
-            for name, lane in self._lanes.items()
-            if name not in self._stopped
-        }
-        limit = sum(free.values())
+        most = None
         if until.max_jobs is not None:
             underway = self.tab.in_flight - len(self.tab.past_hold)
-            limit = min(limit, until.max_jobs - self.tab.done - self.tab.failed - underway)
-        has_room = {name for name, slots in free.items() if slots and limit > 0}
-        ready = set(await self._scribe.look(self._store.ready_lanes))
-        for lane in ready - self._lanes.keys() - {UNROUTED}:
-            ready |= await self._unroute(lane)
-        if not ready & {UNROUTED, *has_room} and not await self._scribe.look(self._is_due):
+            most = until.max_jobs - self.tab.done - self.tab.failed - underway
+        room = await self._leasing.look(most)
+        if room is None or self._performer.is_held_up or self._is_ending:  # perhaps since the look began
             return 0
-        if self._performer.is_held_up or self._is_ending:  # since the looks above
-            return 0
-        name = self._owner.uuid
-        if not self._owner.stands():
-            await self._take_new_name(name)
-        taken = self._boot_ms()
-        try:
-            got = await self._take(free, limit, now_ms)
-        except LeaseLost:  # it slept, and others gave it up
-            await self._take_new_name(name)
+        await self._leasing.stand()
+        taken_ms = self._boot_ms()
+        got = await self._leasing.take(room)
+        if got is None:
             self._changed.set()  # what is ready is still to be leased
             return 0
         self.tab.failed += len(got.failed)
@@ -378,60 +358,10 @@ class Drainer:
         for lease in got.leases:
             self.tab.lanes[lease.lane].in_flight += 1
             order = lanes_for(lease.work, lease.route, self._policy, lease.wished_lane)
-            task = keep(self._performer.perform(lease, order, taken))
+            task = keep(self._performer.perform(lease, order, taken_ms))
             self._journeys.add(task)
             task.add_done_callback(partial(self._journey_ended, lease.lane))
         return len(got.leases)
-
-    async def _take(self, free: Mapping[str, int], limit: int, now_ms: int) -> leasing.Taken:
-        return await self._scribe.write(
-            partial(
-                leasing.lease,
-                owner=self._owner.uuid,
-                room=free,
-                limit=max(limit, 0),
-                now_ms=now_ms,
-                wake_rows=self._policy.wake_chunk_rows,
-                fair_every=self._policy.fair_every,
-                route=partial(route_work, policy=self._policy),
-                registry=self._registry,
-                serial=self._serial,
-                free_lanes=self._policy.free_lanes,
-            ),
-            full=False,
-        )
-
-    async def _take_new_name(self, old: str) -> None:
-        """Others may have given this drain up, or have: what it does from now on it does under a new name.
-
-        Calls under way go on. Their replies count by their keys, whoever holds the jobs by then.
-        """
-        async with self._naming:
-            if self._owner.uuid != old:
-                return
-            with self._owner.renewing() as heir:
-                kept = await self._scribe.write(
-                    partial(owners.succeed, old=old, heir=heir, now_ms=self._store.now_ms())
-                )
-        became = "its calls go on" if kept else "others have taken its work back"
-        log.warning("this drain slept for its lease, or its lock file was deleted; it has a new name, and %s", became)
-
-    async def _unroute(self, lane: str) -> set[str]:
-        """Send work of a lane that this drain does not have back to be routed: what came since we last looked.
-
-        What no lane of this drain may serve comes back to where it was, and is not looked at a second time.
-        """
-        after = self._looked_at.get(lane, 0)
-        last = await self._scribe.write(
-            partial(leasing.unroute, lane=lane, after=after, limit=UNROUTE_ROWS), full=False
-        )
-        self._looked_at[lane] = last
-        return {UNROUTED} if last > after else set()
-
-    def _is_due(self) -> bool:
-        """Whether a waiting job's time has come: asked before a lease, so that an idle drainer writes nothing."""
-        due = self._store.next_due_ms()
-        return due is not None and due <= self._store.now_ms()
 
     def _is_over(self, until: Until) -> Reason | None:
         """Whether nothing is left that this drain should wait for."""
@@ -440,9 +370,9 @@ class Drainer:
         counts = self._store.counts()
         if not counts["ready"] and not counts["waiting"] and not counts["leased"]:
             return "empty"
-        if self._lanes and self._stopped.keys() == self._lanes.keys():
+        if self._lanes and self._leasing.stopped.keys() == self._lanes.keys():
             return "stopped"
-        times = [at_ms for at_ms in (self._next_ms(), self._recaller.next_ms()) if at_ms is not None]
+        times = [at_ms for at_ms in (self._leasing.next_ms(), self._recaller.next_ms()) if at_ms is not None]
         next_ms = min(times, default=None)  # None: only a person or another process can move what is left
         if next_ms is not None and (until.until_empty or next_ms - self._store.now_ms() <= self._policy.idle_exit_ms):
             return None
@@ -453,28 +383,11 @@ class Drainer:
                     "what another machine holds is taken back once no beat of it was seen for its lease: watching"
                 )
             return None
-        return "stopped" if any(map(self._store.any_ready, self._stopped)) else "idle"
-
-    def _next_ms(self) -> int | None:
-        """When the clock alone brings something: a job that is due, a lane with ready work that opens again.
-
-        Ready work of an open lane is not among it: it is leased already, or waits for a slot, whose end wakes us.
-        """
-        due = self._store.next_due_ms()
-        opening = [
-            row.closed_until_ms
-            for name, row in self._closed.items()
-            if name in self._lanes
-            and name not in self._stopped
-            and row.closed_until_ms is not None
-            and self._store.any_ready(name)
-        ]
-        unrouted = [self._store.now_ms()] if self._store.any_ready(UNROUTED) else []
-        return min([*([due] if due is not None else []), *opening, *unrouted], default=None)
+        return "stopped" if any(map(self._store.any_ready, self._leasing.stopped)) else "idle"
 
     async def _wait(self, version: int) -> None:
         """Until a slot is free, somebody committed, or something is due."""
-        next_ms = await self._scribe.look(self._next_ms)
+        next_ms = await self._scribe.look(self._leasing.next_ms)
         changing = keep(self._changed.wait())
         try:
             while not changing.done():
@@ -486,9 +399,6 @@ class Drainer:
         finally:
             changing.cut()
 
-    def _load(self, lane: str) -> LaneLoad:
-        return load_of(self.tab.lanes[lane].in_flight, self._closed.get(lane))
-
     async def _keep_tending(self) -> None:
         while True:
             await pause(TEND_MS / 1000)  # a hold that ran out while we stood still may have its reply at hand
@@ -496,8 +406,7 @@ class Drainer:
             try:
                 if not self._may_lease():
                     self._changed.set()  # an idle drain learns of it too
-                if not self._owner.stands():
-                    await self._take_new_name(self._owner.uuid)
+                await self._leasing.stand()
                 self.tab.failed += await self._scribe.look(self._look_after_others)
                 while page := self.tab.oldest_again():
                     self.tab.count_again(page, await self._scribe.look(partial(self._store.beyond, page)))
@@ -532,7 +441,7 @@ class Drainer:
             self._listening.end_holds(self._owner.uuid)
         reclaimed = self._tend()
         if reclaimed.released:  # they are back where they were, perhaps behind what was looked at there
-            self._looked_at.clear()
+            self._leasing.look_everywhere()
         return reclaimed.failed
 
     def _journey_ended(self, lane: str, task: Steadfast[None]) -> None:
@@ -556,17 +465,6 @@ class Drainer:
         self._make_haste()
 
     # --- stopping -------------------------------------------------------------------------------------------------
-
-    def _heed_stops(self, stops: Sequence[Stop]) -> None:
-        """Note which of our lanes a person has stopped, and tell of what is new in that."""
-        before = self._stopped
-        found = {name: stop_of(stops, name, self._policy.free_lanes) for name in self._lanes}
-        self._stopped = {name: stop for name, stop in found.items() if stop is not None}
-        for name in self._lanes:
-            if name in self._stopped and name not in before:
-                self._tell(Happening("stopped", None, name, f"a person has stopped {self._stopped[name].words}"))
-            elif name in before and name not in self._stopped:
-                self._tell(Happening("resumed", None, name, ""))
 
     def _heed_stop(self) -> None:
         self._changed.set()
