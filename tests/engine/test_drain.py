@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 from mill_of_one import Mill, during, free, paid
 
-from millpond.engine.drain import Drainer, Until
-from millpond.engine.spool import Spool
-from millpond.engine.tenure import Tenure
+from millpond.engine.drain import Until
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import Prompt, Reply, Usage
-from millpond.rules.policy import LanePolicy, Policy
+from millpond.rules.policy import LanePolicy
 from millpond.rules.price import FREE
 from millpond.testing import ScriptedLane
 from millpond.testing.scripted_lane import Held
@@ -280,20 +278,5 @@ def test_a_fault_in_looking_after_others_stops_the_drain_and_is_told(mill: Mill)
     def broken() -> Any:
         raise AssertionError("an invariant")
 
-    lane = free()
-    owner = Tenure(mill.store, mill.folder, "drainer", lease_ms=60_000)
-    spool = Spool(mill.folder, owner.uuid, 8)
-    policy = Policy(lanes={"free": lane.policy})
-    drainer = Drainer(
-        mill.store,
-        policy,
-        {"free": lane},
-        owner,
-        spool,
-        book=mill.book,
-        tend=broken,
-        may_lease=lambda: True,
-        is_undecided=lambda: False,
-    )
     with pytest.raises(AssertionError, match="an invariant"):
-        asyncio.run(drainer.run(Until(daemon=True)))
+        asyncio.run(mill.drainer(free(), tend=broken).run(Until(daemon=True)))

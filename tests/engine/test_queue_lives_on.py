@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from mill_of_one import Mill, during, free
 from opened import Open
 from pydantic import BaseModel, field_validator
 
-from millpond import Policy, Prompt, Queue, QueueBusy, QueueUnavailable, Reply, Saturated, SettingsError, UsageError
+from millpond import Prompt, Queue, QueueBusy, QueueUnavailable, Reply, Saturated, SettingsError, UsageError
 from millpond.engine import drain, scribe
 from millpond.engine.beat import first_note
-from millpond.engine.drain import Drainer, Until
+from millpond.engine.drain import Until
 from millpond.engine.lock import Lock
 from millpond.engine.owner import lock_file
 from millpond.engine.scribe import Scribe
-from millpond.engine.taking_back import reclaim_dead
 from millpond.lanes import CallableLane
 from millpond.rules.evidence import Evidence
 from millpond.rules.job import OwnerRow, Usage
@@ -29,7 +29,7 @@ from millpond.rules.policy import LanePolicy
 from millpond.rules.price import Cost, PriceRule
 from millpond.rules.router import route_work
 from millpond.rules.verdict import bill
-from millpond.testing import ScriptedLane
+from millpond.store.reclaim import Reclaimed
 
 # --- what a machine held whose disk is here now
 
@@ -215,44 +215,26 @@ def test_what_the_store_does_not_take_yet_is_tried_again(monkeypatch: pytest.Mon
 
 
 def test_a_busy_store_ends_the_looking_after_others_for_one_round_only(
-    open_queue: Open, monkeypatch: pytest.MonkeyPatch
+    mill: Mill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = open_queue()
     rounds: list[int] = []
     enough = threading.Event()
 
-    def tend() -> Any:
+    def tend() -> Reclaimed:
         rounds.append(1)
         if len(rounds) == 1:
             raise QueueBusy("kept")
         enough.set()
-        return reclaim_dead(queue.store, queue.folder, max_leases_lost=queue.policy.max_leases_lost)
+        return Reclaimed()
 
     monkeypatch.setattr(drain, "TEND_MS", 5)
-    lane = ScriptedLane("free")
-    with queue.draining(lanes=lane) as drainer:
-        owner = drainer._owner  # pyright: ignore[reportPrivateUsage]
-        policy = Policy(lanes={"free": lane.policy})
-        spool = drainer._spool  # pyright: ignore[reportPrivateUsage]
-        watched = Drainer(
-            queue.store,
-            policy,
-            {"free": lane},
-            owner,
-            spool,
-            book=queue.book,
-            tend=tend,
-            may_lease=lambda: True,
-            is_undecided=lambda: False,
-        )
+    drainer = mill.drainer(free(), tend=tend)
 
-        async def run() -> None:
-            going = asyncio.create_task(watched.run(Until(daemon=True)))
-            assert await asyncio.to_thread(enough.wait, 20)
-            watched.stop()
-            await going
+    async def act() -> None:
+        assert await asyncio.to_thread(enough.wait, 20)
+        drainer.stop()
 
-        asyncio.run(run())
+    asyncio.run(during(drainer.run(Until(daemon=True)), act))
     assert len(rounds) >= 2
 
 

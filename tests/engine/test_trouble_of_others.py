@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,11 +14,12 @@ from mill_of_one import Mill, during, paid
 
 from millpond import QueueUnavailable
 from millpond.engine import drain, scribe
-from millpond.engine.drain import Until
+from millpond.engine.drain import Drainer, Until
 from millpond.engine.owner import lock_file
 from millpond.engine.taking_back import reclaim_dead
 from millpond.engine.tenure import Tenure
 from millpond.store.reclaim import Reclaimed
+from millpond.testing import ScriptedLane
 from millpond.testing.scripted_lane import Held
 
 
@@ -39,18 +40,22 @@ def once_said(words: str, do: Callable[[], None]) -> Iterator[None]:
         log.removeHandler(ear)
 
 
-def test_a_drain_that_ends_by_trouble_lets_its_calls_come_to_their_own_end(mill: Mill) -> None:
-    """The grace is of who stops it; nobody has."""
-    lane = paid([Held("ok")])
+def loses_its_lock(mill: Mill, lane: ScriptedLane) -> tuple[Drainer, Callable[[], Awaitable[None]]]:
+    """A drainer with work in hand, and what takes its lock away once the call has begun."""
     mill.ask("a")
     may_lease = threading.Event()
     may_lease.set()
-    drainer = mill.drainer(lane, grace_ms=10, may_lease=may_lease.is_set)
 
     async def act() -> None:
         await lane.began()
         may_lease.clear()
 
+    return mill.drainer(lane, grace_ms=10, may_lease=may_lease.is_set), act
+
+
+def test_a_drain_that_ends_by_trouble_lets_its_calls_come_to_their_own_end(mill: Mill) -> None:
+    """The grace is of who stops it; nobody has."""
+    drainer, act = loses_its_lock(mill, lane := paid([Held("ok")]))
     with (
         once_said("in flight may end", lane.let_go),
         pytest.raises(QueueUnavailable, match="the drain lock was deleted"),
@@ -60,16 +65,7 @@ def test_a_drain_that_ends_by_trouble_lets_its_calls_come_to_their_own_end(mill:
 
 
 def test_a_stop_still_bounds_what_trouble_has_left_in_flight(mill: Mill) -> None:
-    lane = paid([Held("ok")])
-    mill.ask("a")
-    may_lease = threading.Event()
-    may_lease.set()
-    drainer = mill.drainer(lane, grace_ms=10, may_lease=may_lease.is_set)
-
-    async def act() -> None:
-        await lane.began()
-        may_lease.clear()
-
+    drainer, act = loses_its_lock(mill, paid([Held("ok")]))
     with once_said("in flight may end", drainer.stop), pytest.raises(QueueUnavailable):
         asyncio.run(during(drainer.run(), act))
     assert [(row.outcome, row.code) for row in mill.store.attempts()] == [("ambiguous", "given_up")]
