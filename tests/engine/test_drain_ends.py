@@ -10,7 +10,9 @@ from mill_of_one import Mill, during, free, paid
 
 from millpond.engine.clock import wall_ms
 from millpond.engine.drain import Until
+from millpond.lanes.lane import Question
 from millpond.report.summary import Summary
+from millpond.rules.evidence import Unknown
 from millpond.store import ledger
 from millpond.testing import ScriptedLane
 from millpond.testing.scripted_lane import Held
@@ -218,3 +220,35 @@ def test_no_call_begins_after_the_second_stop_even_if_its_ledger_row_is_written(
     asyncio.run(drainer.run())
     assert (lane.calls, mill.ledger()) == ([], [("free", "retryable", None)])
     assert mill.state(job) in ("ready", "waiting/backoff")
+
+
+def cancelled_in_flight(mill: Mill, *lanes: ScriptedLane) -> Summary:
+    """A drain whose one call ends as nobody knows, after its job was cancelled."""
+    [job] = mill.ask("a")
+
+    async def act() -> None:
+        await lanes[0].began()
+        mill.store.cancel([(job, 60_000)])
+        lanes[0].let_go()
+
+    return asyncio.run(during(mill.drainer(*lanes).run(), act))
+
+
+def test_a_drain_decides_what_nobody_waits_for_before_it_leaves(mill: Mill) -> None:
+    summary = cancelled_in_flight(mill, paid([Held("ambiguous")]))
+    assert (summary.given_up, summary.reason) == (1, "empty")
+    assert mill.ledger() == [("paid", "ambiguous", "nobody")]
+    assert mill.book.reserved().calls == 0
+
+
+class Unsure(ScriptedLane):
+    """Can be asked what became of a call, and cannot say."""
+
+    async def recall(self, _: Question) -> Unknown:
+        return Unknown("not today")
+
+
+def test_a_drain_leaves_to_be_asked_for_what_its_lane_may_remember(mill: Mill) -> None:
+    summary = cancelled_in_flight(mill, Unsure(paid(recall="store").policy, [Held("ambiguous")]))
+    assert (summary.given_up, mill.ledger()) == (0, [("paid", "ambiguous", None)])
+    assert mill.store.unwaited() == 1

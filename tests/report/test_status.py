@@ -103,6 +103,20 @@ def test_what_waits_for_a_persons_word_is_told(scene: Scene) -> None:
     assert need.words == "1 job waiting for your word after an unknown outcome"
 
 
+def test_a_call_of_unknown_end_that_no_job_waits_for_is_shown_where_nobody_drains(scene: Scene) -> None:
+    job, uid = scene.in_flight("a", lane="free")
+    scene.cancel(job.job_id, hold_ms=60_000)
+    scene.asks_a_person("b", lane="free")
+    [first, _] = build(scene.store, POLICY, None).needs_you
+    scene.settle(uid, "ambiguous")
+    needs = {need.name: need for need in build(scene.store, POLICY, None).needs_you}
+    assert first.name == "asked"
+    assert (needs["undecided"].words, needs["undecided"].next) == (
+        "1 call of unknown end for which no job waits any more; the cost stays reserved", "millpond reconcile",
+    )  # fmt: skip
+    assert [need.name for need in build(scene.store, POLICY, HOLDER).needs_you] == ["asked"]
+
+
 def test_the_ready_jobs_of_a_lane_are_counted_up_to_a_limit(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(5):
         scene.ask(f"k{n}", lane="free")
@@ -122,7 +136,7 @@ def test_a_status_reads_through_indexes_alone(scene: Scene) -> None:
     named = load(texts)
     database = apsw.Connection(str(scene.store.db.path))  # type: ignore[attr-defined]
     for name in ("tally", "lane_states", "calls_in_flight", "ready_of_lane", "oldest_ready", "next_due",
-                 "waiting_for_person", "ready_after_unknown"):  # fmt: skip
+                 "waiting_for_person", "ready_after_unknown", "unwaited"):  # fmt: skip
         sql = expand(named[name], TOKENS, name)
         bound = {"lane": "free", "limit": 10, "now_ms": 0}
         plan = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {sql}", bound).fetchall()]

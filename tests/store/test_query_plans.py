@@ -91,6 +91,7 @@ READ_WHOLE = {
     "rank_before": "its own subquery, which its limit bounds",
     "ready_of_lane": "its own subquery, which its limit bounds",
     "ready_after_unknown": "an index of undecided calls only, and its own subquery, which its limit bounds",
+    "unwaited": "its own subquery, which its limit bounds",
     "unasked": "its own subquery, which its limit bounds",
     "waiting_for_person": "its own subquery, which its limit bounds",
     "in_flight": "indexes of leased jobs and of calls listened to only, as many as there are calls",

@@ -238,13 +238,15 @@ class Drainer:
             await self._let_calls_end()
             if self._problem is not None:
                 raise self._problem
+            if self._stops < 2:  # else the next drain does it: this one was told not to wait
+                await patiently(self._recaller.forget_ours())
             return await self._scribe.look(partial(self._sum_up, reason))
         finally:
             for task in tending:
                 task.cut()
             await asyncio.wait(tending)
             try:
-                if self._stops < 2:  # else the next drain does it: this one was told not to wait
+                if self._stops < 2:
                     await self._keep_book(partial(keep_book, self._store, self._book))
             finally:
                 self._scribe.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import cast
 
@@ -169,10 +169,13 @@ class Recaller:
 
     async def forget_page(self) -> int:
         """Look at one page of what nobody has decided; how many of it nobody waited for."""
-        could_be_asked = [name for name, lane in self._policy.lanes.items() if lane.can_recall]
-        page = await self._scribe.look(partial(self._store.forgotten, self._page, could_be_asked))
+        page = await self._scribe.look(partial(self._store.forgotten, self._page, self._asked_first))
         self._page = page.next_key
         return sum([await self._forget(uid) for uid in page.uids])
+
+    async def forget_ours(self) -> int:
+        """Decide of the calls of this drain what nobody waits for, before it leaves; how many that were."""
+        return sum([await self._forget(uid, self._asked_first) for uid in list(self._tab.unknown)])
 
     def next_ms(self) -> int | None:
         """When a call is next due to be asked for, if that can be done here."""
@@ -224,10 +227,16 @@ class Recaller:
             chance=self._rng.random(),
         )
 
-    async def _forget(self, uid: str) -> bool:
+    @property
+    def _asked_first(self) -> list[str]:
+        """The lanes that can be asked what became of a call, here or by who has them."""
+        return [name for name, lane in self._policy.lanes.items() if lane.can_recall]
+
+    async def _forget(self, uid: str, asked_lanes: Collection[str] = ()) -> bool:
         bill = partial(worst_of, policy=self._policy)
         now = {"now_ms": self._store.now_ms(), "boot": self._store.boot()}
-        forgotten = await self._scribe.write(partial(asking.forget, uid=uid, bill=bill, **now))
+        forget = partial(asking.forget, uid=uid, bill=bill, asked_lanes=asked_lanes, **now)
+        forgotten = await self._scribe.write(forget)
         if forgotten is None:
             return False
         self._tab.given_up += 1

@@ -271,6 +271,11 @@ def _next(job: Job, store: Store, policy: Policy) -> str:
             return f"nothing; once a lane can serve it, ask again: millpond retry {job.id}"
         case "failed" | "cancelled" if _answer_in_force(job, store):
             return f"its key has an answer by now: `millpond retry {job.id}` takes it, without a call"
+        case "failed" | "cancelled" if store.is_undecided(job.id):
+            return (
+                "its call may still be heard of; once that is over, a drain or `millpond reconcile` decides what it "
+                f"may have cost. To ask again: millpond retry {job.id}"
+            )
         case "failed" | "cancelled":
             return f"nothing, unless you ask again: millpond retry {job.id}"
         case "leased" if job.id in abandoned(store):

@@ -44,6 +44,9 @@ def why_left(
     for lane, (n, why) in store.unasked(COUNTED_CALLS).items():
         words = f"lane {lane} could not be asked what became of {counted(n, 'call')}: {one_line(why)}"
         yield f"{words}; a drain asks again until the hold ends, and then the policy decides without it"
+    if n := store.unwaited(COUNTED_CALLS):
+        words = f"{counted(n, 'call')} of unknown end, for which no job waits any more, may still be heard of"
+        yield f"{words}; `{command('reconcile')}` decides them when that is over"
     due_ms = store.next_due_ms()
     if due_ms is not None:
         yield f"the next waiting job is due in {age_words(max(due_ms - now_ms, 0))}; `{wait}` waits for it"

@@ -163,6 +163,7 @@ def build(store: Store, book: SpendBook, policy: Policy, drainer: Holder | None)
                 (
                     *_needs_questions(counts, store, policy),
                     *_needs_decision(store.ready_after_unknown(), policy),
+                    *_needs_reconcile(store.unwaited()),
                     *_needs_taking_back(len(abandoned(store)), len(unheard(store))),
                     *_needs_drain(lanes, unattended_ms, now_ms, can_go_on=can_go_on),
                 )
@@ -300,6 +301,13 @@ def _needs_decision(unknown: Mapping[str, int], policy: Policy) -> Iterator[Need
             has = "has" if n == 1 else "have"
             words = f"{counted(n, 'job')} {has} a call of unknown end on lane {name}; the next drain pays again"
             yield Need("pays_again", words, "millpond decide ID pin|same|fail, or let it")
+
+
+def _needs_reconcile(unwaited: int) -> Iterator[Need]:
+    """Calls of jobs that are over: what they cost is reserved until somebody says what became of them."""
+    if unwaited:
+        words = f"{counted(unwaited, 'call')} of unknown end for which no job waits any more; the cost stays reserved"
+        yield Need("undecided", words, "millpond reconcile")
 
 
 def _needs_taking_back(abandoned: int, unheard: int) -> Iterator[Need]:

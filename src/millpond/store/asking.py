@@ -119,10 +119,22 @@ class Forgotten:
     cost_usd: Decimal | None
 
 
-def forget(tx: Transaction, uid: str, bill: Bill, now_ms: int, boot: Boot | None = None) -> Forgotten | None:
-    """Decide a call whose hold is over and for whose key no job is alive: nobody pays for it again. None: it is not."""
+def forget(
+    tx: Transaction,
+    uid: str,
+    bill: Bill,
+    now_ms: int,
+    boot: Boot | None = None,
+    asked_lanes: Collection[str] = (),
+) -> Forgotten | None:
+    """Decide a call whose hold is over and for whose key no job is alive: nobody pays for it again. None: it is not.
+
+    What `asked_lanes` can be asked for is left to be asked for first.
+    """
     attempt = tx.one("attempt_by_uid", uid=uid)
     if attempt is None or attempt.outcome != "ambiguous" or attempt.resolution is not None:
+        return None
+    if attempt.recall_hold_ms is not None and attempt.lane in asked_lanes:
         return None
     if is_blocking(attempt, now_ms, boot) or tx.one("live_job", key=attempt.idempotency_key) is not None:
         return None

@@ -90,6 +90,14 @@ class Reader:
         """Lane -> jobs about to run though nobody has decided a call of theirs on it, of up to `limit` such calls."""
         return {row.lane: row.n for row in self.db.read(lambda tx: tx.all("ready_after_unknown", limit=limit))}
 
+    def is_undecided(self, job_id: int) -> bool:
+        """Whether a call of this job's key has an end that is unknown, and nobody has decided it."""
+        return self.db.read(lambda tx: tx.one("undecided_of_job", job_id=job_id)) is not None
+
+    def unwaited(self, limit: int = COUNT_LIMIT) -> int:
+        """Calls of unknown end that nobody has decided and no job waits for, of up to `limit` undecided ones."""
+        return self.db.read(lambda tx: tx.all("unwaited", limit=limit))[0].n
+
     def to_ask(
         self, lanes_: Collection[str], *, until_ms: int, after: tuple[int, int] = (0, 0), limit: int = PAGE_ROWS
     ) -> list[ToAsk]:

@@ -522,6 +522,13 @@ SELECT t.lane, count(DISTINCT j.id) AS n FROM
 WHERE j.state = 'ready' OR (j.state = 'waiting' AND j.wait_reason = 'backoff')
 GROUP BY t.lane ORDER BY t.lane
 
+-- name: unwaited
+-- Undecided calls for whose keys no job is alive; of a bounded number of undecided ones.
+SELECT count(*) AS n FROM
+  (SELECT idempotency_key FROM attempt WHERE outcome = 'ambiguous' AND resolution IS NULL
+   ORDER BY idempotency_key LIMIT :limit) t
+WHERE NOT EXISTS (SELECT 1 FROM job j WHERE j.idempotency_key = t.idempotency_key AND j.live = 1)
+
 -- name: meta
 SELECT value FROM meta WHERE name = :name
 

@@ -281,11 +281,10 @@ class Store(Reader):
         """Write down why a lane could not be asked for a call; None: it was."""
         self.db.write(partial(asking.note_unasked, uid=uid, why=why), full=False)
 
-    def forget(self, uid: str, bill: Bill = unpriced) -> bool:
-        """Decide a call whose hold is over and for which nobody waits. Whether it was decided."""
-        return None is not self.db.write(
-            partial(asking.forget, uid=uid, bill=bill, now_ms=self.now_ms(), boot=self.boot())
-        )
+    def forget(self, uid: str, bill: Bill = unpriced, asked_lanes: Collection[str] = ()) -> bool:
+        """Decide a call whose hold is over and for which nobody waits. Whether it was decided. See `asking.forget`."""
+        now = {"now_ms": self.now_ms(), "boot": self.boot()}
+        return None is not self.db.write(partial(asking.forget, uid=uid, bill=bill, asked_lanes=asked_lanes, **now))
 
     def decide(
         self, job_id: int, choice: deciding.Choice, *, bill: Bill = unpriced, route: leasing.NextLane | None = None

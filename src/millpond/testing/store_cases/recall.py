@@ -83,6 +83,7 @@ def what_nobody_waits_for_is_decided_when_its_hold_is_over(scene: Scene) -> None
     assert scene.store.forget(uid) is False, "its hold is not over"
     scene.clock.advance(HOLD_MS)
     assert scene.store.forgotten("", ["free"]).uids == [], "its lane is asked first"
+    assert scene.store.forget(uid, asked_lanes=["free"]) is False, "its lane is asked first"
     assert scene.store.forgotten("", []).uids == [uid]
     assert scene.store.forget(uid) is True
     assert (scene.attempt(uid).resolution, scene.attempt(uid).ask_ms) == ("nobody", None)
