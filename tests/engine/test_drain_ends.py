@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from typing import Any
 
 import pytest
@@ -10,9 +12,13 @@ from mill_of_one import Mill, during, free, paid
 
 from millpond.engine.clock import wall_ms
 from millpond.engine.drain import Until
+from millpond.engine.tenure import Tenure
 from millpond.lanes.lane import Question
+from millpond.report.left import why_left
 from millpond.report.summary import Summary
 from millpond.rules.evidence import Unknown
+from millpond.rules.policy import Policy
+from millpond.rules.router import Step
 from millpond.store import ledger
 from millpond.testing import ScriptedLane
 from millpond.testing.scripted_lane import Held
@@ -252,3 +258,16 @@ def test_a_drain_leaves_to_be_asked_for_what_its_lane_may_remember(mill: Mill) -
     summary = cancelled_in_flight(mill, Unsure(paid(recall="store").policy, [Held("ambiguous")]))
     assert (summary.given_up, mill.ledger()) == (0, [("paid", "ambiguous", None)])
     assert mill.store.unwaited() == 1
+
+
+def test_what_others_have_in_hand_is_told_when_a_drain_ends(mill: Mill) -> None:
+    mill.ask("a")
+    worker = Tenure(mill.store, mill.folder, "worker", lease_ms=60_000)
+    mill.store.lease(worker.uuid, {"paid": 1}, 1, route=lambda *_: Step("paid"))
+    summary = mill.drain(paid())
+    assert (summary.reason, summary.leased) == ("idle", 1)
+    assert "left: leased 1" in summary.in_words()
+    lanes = {"paid": paid().policy}
+    [left] = why_left(mill.store, Policy(lanes=lanes), lanes, lambda verb: f"mill {verb}")
+    assert left.startswith(f"1 job in the hands of others (pid {os.getpid()} on {socket.gethostname()}); `mill wait`")
+    worker.leave()

@@ -48,11 +48,11 @@ def test_of_ever_so_many_unknown_ends_the_last_are_remembered_and_all_are_counte
             tab.count_again(page, {uid for uid in page if uid != "u7"})  # it answered, as the ledger knows
     assert len(tab.unknown) <= 10
     assert len(tab.again) <= 10
-    summary = tab.summary("idle", {"waiting": 0, "held": 0, "ready": 0, "offloaded": 0}, None)
+    summary = tab.summary("idle", {"waiting": 0, "held": 0, "ready": 0, "leased": 0, "offloaded": 0}, None)
     assert (summary.attempts, summary.by_lane["paid"].ambiguous) == (2_000, 2_000)
     assert (summary.paid_twice, summary.paid_twice_usd) == (1_999, Decimal("19.99"))
     tab.paid_again("unpriced", None)
     tab.count_again(["unpriced"], {"unpriced"})
     tab.paid_again("u1999", costs[0])
-    summary = tab.summary("idle", {"waiting": 0, "held": 0, "ready": 0, "offloaded": 0}, None)
+    summary = tab.summary("idle", {"waiting": 0, "held": 0, "ready": 0, "leased": 0, "offloaded": 0}, None)
     assert (summary.paid_twice, summary.paid_twice_usd) == (2_000, None)

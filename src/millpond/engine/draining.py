@@ -236,6 +236,7 @@ def not_drained(store: Store, held: LockHeld) -> Summary:
         waiting=counts["waiting"],
         held=counts["held"],
         ready=counts["ready"],
+        leased=counts["leased"],
         offloaded=counts["offloaded"],
         next_due_ms=store.next_due_ms(),
     )

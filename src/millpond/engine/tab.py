@@ -196,6 +196,7 @@ class Tab:
             waiting=counts["waiting"],
             held=counts["held"],
             ready=counts["ready"],
+            leased=counts["leased"],
             offloaded=counts["offloaded"],
             skipped=self.skipped,
             recalled=self.recalled,

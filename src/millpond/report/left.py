@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from millpond.report.standing import elsewhere, elsewhere_words
+from millpond.report.standing import at_work, elsewhere, elsewhere_words, whose
 from millpond.report.status import one_line, stopped_words
 from millpond.report.words import counted
 from millpond.rules.effects import UNROUTED
@@ -39,6 +39,9 @@ def why_left(
                 yield f"lane {lane} was not drained, since {why}; {counted(n, 'job')} ready for it"
     if store.any_ready(UNROUTED) and not is_cut_short:
         yield "some jobs have no lane yet; the next drain looks for one"
+    if others := at_work(store):
+        words = f"{counted(len(others), 'job')} in the hands of others ({whose(others)})"
+        yield f"{words}; `{command('wait')}` waits for all that is asked"
     if away := elsewhere(store):
         yield f"{elsewhere_words(away)}; `{wait}` does"
     for lane, (n, why) in store.unasked(COUNTED_CALLS).items():

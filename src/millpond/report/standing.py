@@ -94,13 +94,23 @@ def elsewhere(store: Store) -> dict[int, OwnerRow]:
     return {job: one.owner for one in _standings(store) if one.how == "away" for job in _leased_by(store, one.owner)}
 
 
+def whose(held: Mapping[int, OwnerRow]) -> str:
+    """The processes that hold these jobs."""
+    return ", ".join(sorted({f"pid {owner.pid} on {owner.host}" for owner in held.values()}))
+
+
 def elsewhere_words(held: Mapping[int, OwnerRow]) -> str:
     """How much is held on other machines, by whom, and what becomes of that where they are gone."""
-    whose = ", ".join(sorted({f"pid {owner.pid} on {owner.host}" for owner in held.values()}))
     return (
-        f"{counted(len(held), 'job')} leased on another machine ({whose}); if that is gone, a drain takes back what it "
-        "held, once it has seen no beat of it for a lease"
+        f"{counted(len(held), 'job')} leased on another machine ({whose(held)}); if that is gone, a drain takes back "
+        "what it held, once it has seen no beat of it for a lease"
     )
+
+
+def at_work(store: Store) -> dict[int, OwnerRow]:
+    """The jobs that owners of this host hold who are not known to be dead, each with that owner."""
+    here = [one.owner for one in _standings(store) if one.how not in ("dead", "away")]
+    return {job: owner for owner in here for job in _leased_by(store, owner)}
 
 
 def unheard(store: Store) -> dict[str, OwnerRow]:

@@ -35,7 +35,8 @@ class LaneSummary:
 class Summary:
     """What a drain did (jobs, attempts, money) and what it left (`waiting` to `next_due_ms`, as the queue stands now).
 
-    `reason` says why it ended; `stopped`: work is left for lanes that a person has stopped (`Queue.stop`).
+    `reason` says why it ended; `stopped`: work is left for lanes that a person has stopped (`Queue.stop`). `leased` are
+    in the hands of others, since its own calls have ended.
 
     `cancelled` counts how often a job was cancelled while it ran, by whomever; some may have been asked again since.
     `spent_usd` is the known part of what its calls cost, and `unpriced` how many it leaves out; of these, `unknown`
@@ -54,6 +55,7 @@ class Summary:
     waiting: int = 0
     held: int = 0
     ready: int = 0
+    leased: int = 0
     offloaded: int = 0
     skipped: int = 0
     next_due_ms: int | None = None
@@ -103,7 +105,7 @@ class Summary:
         tokens = self.tokens_in + self.tokens_out
         if self.done and (tokens or not self.untold):
             parts.append(f"{'at least ' if self.untold else ''}{tokens // self.done:,} tokens/artifact")
-        left = [f"{name} {n:,}" for name in ("ready", "waiting", "offloaded") if (n := getattr(self, name))]
+        left = [f"{name} {n:,}" for name in ("ready", "leased", "waiting", "offloaded") if (n := getattr(self, name))]
         if left:
             parts.append("left: " + ", ".join(left) + (f" ({self.held:,} held)" if self.held else ""))
         parts += ["stopped by a person"] if self.reason == "stopped" else []
