@@ -23,7 +23,7 @@ def test_reconcile_asks_what_became_of_a_call_and_says_so(mill: Mill) -> None:
         held = mill.run("explain", "1").stdout
         assert "waits: held until" in held
         assert "lane paid is asked at the next look what became of it" in held
-        assert "`millpond decide 1 pin|same|fail` decides now" in held
+        assert "`millpond decide 1 same|fail` decides now" in held, "there is no other lane"
         assert "its lane can be asked, and nobody does; next: millpond reconcile" in mill.run("status").stdout
         assert "done 1" in (said := mill.run("reconcile").stdout)
         assert "recalled 1" in said

@@ -115,7 +115,7 @@ def test_a_waiting_job_says_what_it_waits_for(scene: Scene) -> None:
     lines = told(scene, 2)
     assert lines[0] == "job 2 waits: the outcome of a call is unknown and your word is wanted: pay again, or not"
     assert lines[-1].startswith("next         nothing without you: `millpond decide 2 pin|same|fail`")
-    assert "pin pays again on the next lane, same on the same lane, fail does not" in lines[-1]
+    assert "pin pays again on lane paid, same on the same lane, fail does not" in lines[-1]
 
 
 def test_a_held_job_names_the_call_that_is_listened_to(scene: Scene) -> None:
@@ -131,6 +131,15 @@ def test_a_held_job_names_the_call_that_is_listened_to(scene: Scene) -> None:
     )
     assert lines[-1].startswith("next         if its call stays unknown, attempt 1 of 2 on lane paid; "), (
         "its lane pins after a hold in vain"
+    )
+
+
+def test_a_pin_that_would_be_refused_is_not_offered(scene: Scene) -> None:
+    scene.asks_a_person("a", lane="free")
+    policy = Policy(lanes={"free": LanePolicy("free", max_attempts=1)})
+    assert told(scene, policy=policy)[-1] == (
+        "next         nothing without you: `millpond decide 1 same|fail`: same pays again on the same lane, fail does "
+        "not; no lane is left to pin it to"
     )
 
 

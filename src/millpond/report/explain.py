@@ -12,7 +12,7 @@ from millpond.rules.errors import UsageError
 from millpond.rules.job import Attempt, Job, OwnerRow
 from millpond.rules.outcome import TABLE, TABLE_VERSION, WORKED
 from millpond.rules.policy import Policy
-from millpond.rules.router import Exhausted, route_work
+from millpond.rules.router import Exhausted, pinned, route_work
 from millpond.rules.times import age_words, show_ms, took_words
 from millpond.store.bodies import load_work
 from millpond.store.lanes import LaneRow
@@ -283,8 +283,8 @@ def _next(job: Job, store: Store, policy: Policy) -> str:
         case "leased" | "offloaded":
             return "its call ends, and the outcome decides"
         case "waiting" if job.wait_reason == "asked":
-            pays = "pin pays again on the next lane, same on the same lane, fail does not"
-            return f"nothing without you: `millpond decide {job.id} pin|same|fail`: {pays}"
+            choices, pays = _choices(job, store, policy)
+            return f"nothing without you: `millpond decide {job.id} {choices}`: {pays}"
         case "waiting" if job.wait_reason == "undeliverable":
             return f"nothing without you: `millpond retry {job.id}` once a program can load its command"
         case _:
@@ -292,7 +292,20 @@ def _next(job: Job, store: Store, policy: Policy) -> str:
     ahead = _ahead(job, store, policy)
     if job.wait_reason == "held" and not ahead.startswith(IF_UNKNOWN):
         ahead = f"{IF_UNKNOWN} stays unknown, {ahead}"
-    return f"{ahead}; `millpond decide {job.id} pin|same|fail` decides now" if job.wait_reason == "held" else ahead
+    if job.wait_reason != "held":
+        return ahead
+    return f"{ahead}; `millpond decide {job.id} {_choices(job, store, policy)[0]}` decides now"
+
+
+def _choices(job: Job, store: Store, policy: Policy) -> tuple[str, str]:
+    """What a person may decide of a job's unknown calls, and what each means. A pin that leads nowhere is refused."""
+    body = store.payload(job.id)
+    route, wish, past = store.routing(job.id)
+    step = route_work(load_work(body), route, wish, pinned(past), policy) if body is not None else Exhausted("")
+    rest = "same on the same lane, fail does not"
+    if isinstance(step, Exhausted):
+        return "same|fail", f"same pays again {rest.removeprefix('same ')}; no lane is left to pin it to"
+    return "pin|same|fail", f"pin pays again on lane {step.lane}, {rest}"
 
 
 def _answer_in_force(job: Job, store: Store) -> bool:

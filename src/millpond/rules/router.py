@@ -118,6 +118,11 @@ def decided(past: Past, policy: Policy) -> tuple[Tried, ...]:
     return (*past.tried, *(one.decided(policy.after_hold(one.lane)) for one in past.undecided))
 
 
+def pinned(past: Past) -> Past:
+    """What was tried for a key, once a person has pinned all that is undecided of it."""
+    return Past((*past.tried, *(one.decided("pin") for one in past.undecided)))
+
+
 def lanes_for(work: Any, route: str, policy: Policy, wish: str = "") -> tuple[str, ...]:
     """The enabled lanes that may serve this work and declare that they can, in the user's order.
 

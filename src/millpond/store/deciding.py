@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from millpond.db.database import Transaction
-from millpond.rules.router import Past, Step
+from millpond.rules.router import Step, pinned
 from millpond.store.bodies import load_work
 from millpond.store.lease import NextLane
 from millpond.store.ledger import routing
@@ -59,9 +59,8 @@ def decide(
 def _leads_on(tx: Transaction, job_id: int, route: NextLane) -> bool:
     """Whether a lane is left for a job once all that is unknown of it is pinned."""
     name, wish, past = routing(tx, job_id)
-    pinned = Past((*past.tried, *(one.decided("pin") for one in past.undecided)))
     body = tx.one("payload", job_id=job_id)
-    return body is None or isinstance(route(load_work(body.body), name, wish, pinned), Step)
+    return body is None or isinstance(route(load_work(body.body), name, wish, pinned(past)), Step)
 
 
 def would_unpin(tx: Transaction, job_id: int) -> Moved:
