@@ -763,6 +763,22 @@ def a_hold_that_ends_after_the_look_lets_no_call_leave_unasked(world: World) -> 
     world.calm()
 
 
+def a_clock_set_forward_ends_no_hold_that_a_due_time_shortens(world: World) -> None:
+    """Found by chance (seed 1289716649924000354): held for as long again as the call was old, and it was paid again."""
+    first, second, *_ = world.drainers
+    call = in_flight(world, first, ask(world, due_ms=world.clock() + 8_000), LATE)
+    world.pass_time(3_000)
+    world.crash(first)
+    world.tend(second)
+    world.set_clock(second, 9_000)
+    world.pass_time(2_500)
+    world.lease(second, 8)
+    for flight in second.flights:
+        finish(world, flight)
+    assert set(world.witness.calls) == {call.uid}, "another call left while the first one's lane can be asked"
+    world.calm()
+
+
 def nobody_is_asked_about_what_has_ended(world: World) -> None:
     """Found by chance (seed 60085): a word is about to be wanted on a call, and its end comes first."""
     first, second, *_ = world.drainers
@@ -876,6 +892,7 @@ HISTORIES: dict[str, tuple[Callable[[World], None], Policy]] = {
             a_hold_that_ends_after_the_look_lets_no_call_leave_unasked,
             one_lane(hold_ms={"realtime": 0, "batch": HOLD_MS}),
         ),
+        (a_clock_set_forward_ends_no_hold_that_a_due_time_shortens, one_lane(hold_ms=LONG_HOLD)),
         (nobody_is_asked_about_what_has_ended, two_lanes("ask")),
         (a_call_that_would_leave_after_its_lease_does_not, one_lane(hold_ms=LONG_HOLD, settling_ms=0)),
         (a_job_whose_call_was_never_made_has_its_attempt_still, one_lane(max_attempts=1)),

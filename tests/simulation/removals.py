@@ -333,6 +333,12 @@ def end_by_the_wall(verb: Any) -> Remove:
     return take_out
 
 
+def hold_from_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only as long from a call's row as it was to be held from its end."""
+    ends_ms = holds._ends_ms  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(holds, "_ends_ms", lambda row, *now: ends_ms(row._replace(started_ms=row.ended_ms), *now))
+
+
 def let_nothing_lapse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store.Store, "lapse", lambda *_, **__: reclaim.Reclaimed())
 
@@ -593,6 +599,11 @@ REMOVALS: dict[str, Removal] = {
             "The age of a call is told by a clock that nobody sets",
             tell_age_by_the_wall,
             "a_clock_that_was_set_anew_proves_nothing",
+        ),
+        Removal(
+            "A hold that a due time shortens ends at the age that the call was to have then",
+            hold_from_the_row,
+            "a_clock_set_forward_ends_no_hold_that_a_due_time_shortens",
         ),
         Removal(
             "`record` looks for a hold that has ended since the look back",

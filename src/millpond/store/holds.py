@@ -29,13 +29,13 @@ def is_blocking(attempt: Any, now_ms: int, here: Boot | None = None) -> bool:
 def _ends_ms(attempt: Any, now_ms: int, here: Boot | None) -> int:
     """When a hold without a listener ends, on the wall clock as it is now.
 
-    A wall clock that was set forward ends none for which a lane can be asked: it lasts at least as long from the call's
-    row, by that call's age, as it was to last from its end.
+    A wall clock that was set forward ends none for which a lane can be asked: until the call is as old as it was to be
+    then, by the walls that its row and its end were written by, though no older than its whole hold.
     """
     if here is None or attempt.recall_hold_ms is None:
         return attempt.hold_until_ms
-    hold_ms = min(attempt.hold_until_ms - attempt.ended_ms, attempt.recall_hold_ms)
-    return max(attempt.hold_until_ms, now_ms + hold_ms - age(attempt, now_ms, here))
+    span_ms = attempt.hold_until_ms - min(attempt.started_ms, attempt.ended_ms)
+    return max(attempt.hold_until_ms, now_ms + min(span_ms, attempt.recall_hold_ms) - age(attempt, now_ms, here))
 
 
 def age(attempt: Any, now_ms: int, here: Boot | None) -> int:
