@@ -112,6 +112,10 @@ def is_dark(row: Row) -> bool:
     return row["cost"] is None and row["lane"] != "free"
 
 
+def is_undecided(row: Row) -> bool:
+    return row["outcome"] == "ambiguous" and row["resolution"] is None
+
+
 def cost_of(rows: Iterable[Row]) -> Decimal:
     return sum((Decimal(row["cost"] or 0) for row in rows), Decimal(0))
 
@@ -137,6 +141,8 @@ def lane_by_hand(rows: Sequence[Row], again: Sequence[Row]) -> dict[str, Any]:
     good = [row for row in rows if row["outcome"] == "ok"]
     billed = [row for row in rows if not row["cost_is_estimate"]]
     executions = sum(map(worked, rows))
+    undecided = [row for row in rows if is_undecided(row) and row["lane"] != "free"]
+    told_nothing = [row for row in rows if is_dark(row) and not is_undecided(row) and (worked(row) or used(row) > 0)]
     took = [row["ended_ms"] - row["started_ms"] for row in good]
     estimates = [row for row in rows if row["cost_is_estimate"] and row["cost"] is not None]
     return {
@@ -144,6 +150,7 @@ def lane_by_hand(rows: Sequence[Row], again: Sequence[Row]) -> dict[str, Any]:
         "in_flight": outcomes[None],
         "ok": outcomes["ok"],
         "ambiguous": outcomes["ambiguous"],
+        "undecided": len(undecided),
         "ambiguous_once": len(once),
         "ambiguous_rate": len(once) / len(ended) if ended else None,
         "saturated": outcomes["saturated"],
@@ -151,7 +158,7 @@ def lane_by_hand(rows: Sequence[Row], again: Sequence[Row]) -> dict[str, Any]:
         "tokens_in": sum(row["tokens_in"] or 0 for row in rows),
         "tokens_out": sum(row["tokens_out"] or 0 for row in rows),
         "untold": sum(worked(row) and None in (row["tokens_in"], row["tokens_out"]) for row in rows),
-        "spent": money(executions, billed, sum(is_dark(row) and (worked(row) or used(row) > 0) for row in rows)),
+        "spent": money(executions - len(undecided), billed, len(told_nothing)),
         "estimated": money(len(estimates), estimates, 0),
         "paid_twice": twice_by_hand(again),
         "late": sum(row["resolution"] is not None for row in good),
@@ -170,7 +177,18 @@ def hold_report(report: Report, rows: Sequence[Row], results: Sequence[Row], in_
     for name, by_hand in lanes.items():
         assert asdict(report.by_lane[name]) == by_hand, name
     assert report.by_lane.keys() == lanes.keys()
-    for figure in ("attempts", "executions", "tokens_in", "tokens_out", "untold", "late", "late_after_hold", "lost"):
+    for figure in (
+        "attempts",
+        "in_flight",
+        "undecided",
+        "executions",
+        "tokens_in",
+        "tokens_out",
+        "untold",
+        "late",
+        "late_after_hold",
+        "lost",
+    ):
         assert getattr(report, figure) == sum(by_hand[figure] for by_hand in lanes.values()), figure
     for figure in ("spent", "estimated", "paid_twice"):
         whole = asdict(getattr(report, figure))

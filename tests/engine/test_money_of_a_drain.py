@@ -50,7 +50,7 @@ def drain(queue: Queue, *lanes: ScriptedLane) -> Summary:
     queue.policy = Policy({one.policy.name: one.policy for one in lanes})
     report = queue.report()
     assert summary.spent_usd == report.spent.known_usd
-    assert summary.unpriced == report.spent.unpriced + report.estimated.calls
+    assert summary.unpriced == report.spent.unpriced + report.undecided + report.estimated.calls
     assert summary.paid_twice == report.paid_twice.calls
     if summary.paid_twice_usd is None:
         assert report.paid_twice.unpriced

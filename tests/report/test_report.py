@@ -227,13 +227,22 @@ def test_a_late_reply_that_answers_was_not_paid_for_twice(scene: Scene) -> None:
     assert (lane.ambiguous, lane.ambiguous_once, lane.ambiguous_rate) == (0, 1, 1.0)
 
 
-def test_a_call_of_unknown_end_that_nobody_paid_again_for_is_unpriced_and_no_more(scene: Scene) -> None:
+def spent(found: Report) -> str:
+    return (
+        next(line for line in found.in_words().splitlines() if line.startswith("spent")).removeprefix("spent").strip()
+    )
+
+
+def test_calls_that_are_not_over_or_not_decided_stand_beside_what_was_spent(scene: Scene) -> None:
+    """No price is missing: what they may cost is reserved."""
     lease, uid = scene.in_flight("a")
+    assert " ".join(spent(report(scene, PRICED)).split()) == "$0.00 1 call not over yet, and only reserved"
     scene.settle(uid, "ambiguous", RELEASE, lease=lease)
     found = report(scene, PRICED)
-    assert (found.paid_twice.calls, found.spent) == (0, Money(1, Decimal(0), 1))
-    assert found.spent.in_words() == "unknown"
-    assert report(scene).spent == Money(1, Decimal(0), 0)  # where the lane is free, its call was
+    assert (found.paid_twice.calls, found.spent, found.undecided) == (0, Money(0, Decimal(0), 0), 1)
+    assert spent(found).endswith("1 call of unknown end not decided yet, and only reserved")
+    free = report(scene)
+    assert (free.spent, free.undecided) == (Money(1, Decimal(0), 0), 0)  # where the lane is free, its call was
 
 
 def test_a_person_who_asks_again_may_pay_twice_at_a_cost_that_nobody_knows(scene: Scene) -> None:

@@ -55,6 +55,8 @@ class LaneReport:
     ok: int
     ambiguous: int
     """Attempts whose end is still unknown."""
+    undecided: int
+    """Those of them that may have cost something and that nobody has decided: that is reserved, and in no sum."""
     ambiguous_once: int
     """Those, and the ones whose reply came after they were given up."""
     ambiguous_rate: float | None
@@ -68,7 +70,7 @@ class LaneReport:
     untold: int
     """Executions whose tokens were not told, in full or in part."""
     spent: Money
-    """What is booked on evidence. `calls` are all executions."""
+    """What is booked on evidence. `calls` are all executions but the undecided ones, whose price is not what lacks."""
     estimated: Money
     """Worst cases, booked for calls whose end is unknown and which policy decided. They are not in `spent`."""
     paid_twice: Money
@@ -117,6 +119,8 @@ class Report:
     crossed_jobs: int
     """Jobs with at least one."""
     crossings_per_job: float | None
+    in_flight: int
+    undecided: int
     spent: Money
     estimated: Money
     paid_twice: Money
@@ -160,8 +164,16 @@ class Report:
         yield "late replies", f"{self.late:,}", late
         saved = f"{self.saved.in_words()}; {self.joined:,} joined, {self.reused:,} reused"
         yield "saved by dedup", f"{self.saved.calls:,}", saved
-        worst = f"and at most {self.estimated.in_words()} for {counted(self.estimated.calls, 'call')} of unknown end"
-        yield "spent", self.spent.in_words(), worst if self.estimated.calls else ""
+        yield "spent", self.spent.in_words(), "; ".join(self._beside_spent())
+
+    def _beside_spent(self) -> Iterator[str]:
+        """What the sum leaves out."""
+        if self.estimated.calls:
+            yield f"and at most {self.estimated.in_words()} for {counted(self.estimated.calls, 'call')} of unknown end"
+        if self.undecided:
+            yield f"{counted(self.undecided, 'call')} of unknown end not decided yet, and only reserved"
+        if self.in_flight:
+            yield f"{counted(self.in_flight, 'call')} not over yet, and only reserved"
 
     def _lanes(self) -> Iterator[tuple[str, ...]]:
         yield ("lane", "attempts", "ok", "ambig", "rate", "sat", "tokens", "spent", "p50", "p95")
@@ -223,6 +235,8 @@ def build(store: Store, policy: Policy) -> Report:
         crossings=found.crossings.crossings,
         crossed_jobs=found.crossings.crossed_jobs,
         crossings_per_job=_share(found.crossings.crossings, found.rollup.jobs),
+        in_flight=sum(lane.in_flight for lane in of),
+        undecided=sum(lane.undecided for lane in of),
         spent=_together(lane.spent for lane in of),
         estimated=_together(lane.estimated for lane in of),
         paid_twice=_together(lane.paid_twice for lane in of),
@@ -240,11 +254,13 @@ def build(store: Store, policy: Policy) -> Report:
 def _lane(row: Any, durations: Any, *, is_free: bool) -> LaneReport:
     unpriced = 0 if is_free else row.unpriced
     again_unpriced = 0 if is_free else row.again_unpriced
+    undecided = 0 if is_free else row.undecided
     return LaneReport(
         attempts=row.attempts,
         in_flight=row.in_flight,
         ok=row.ok,
         ambiguous=row.ambiguous,
+        undecided=undecided,
         ambiguous_once=row.ambiguous_once,
         ambiguous_rate=_share(row.ambiguous_once, row.counted),
         saturated=row.saturated,
@@ -252,7 +268,7 @@ def _lane(row: Any, durations: Any, *, is_free: bool) -> LaneReport:
         tokens_in=row.tokens_in,
         tokens_out=row.tokens_out,
         untold=row.untold,
-        spent=Money(row.executions, from_micro(row.billed), unpriced),
+        spent=Money(row.executions - undecided, from_micro(row.billed), unpriced),
         estimated=Money(row.estimates, from_micro(row.estimated), 0),
         paid_twice=Money(row.again + again_unpriced, from_micro(row.again_cost), again_unpriced),
         late=row.late,

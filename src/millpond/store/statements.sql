@@ -719,8 +719,9 @@ SELECT count(*) AS attempts,
   sum(CASE WHEN cost_is_estimate = 0 THEN coalesce(cost, 0) ELSE 0 END) AS billed,
   sum(CASE WHEN cost IS NOT NULL AND cost_is_estimate = 1 THEN 1 ELSE 0 END) AS estimates,
   sum(CASE WHEN cost_is_estimate = 1 THEN coalesce(cost, 0) ELSE 0 END) AS estimated,
-  sum(CASE WHEN cost IS NULL
-    AND (worked = 1 OR outcome IS NOT NULL AND coalesce(tokens_in, 0) + coalesce(tokens_out, 0) > 0)
+  sum(CASE WHEN outcome = 'ambiguous' AND resolution IS NULL THEN 1 ELSE 0 END) AS undecided,
+  sum(CASE WHEN cost IS NULL AND (outcome <> 'ambiguous' OR resolution IS NOT NULL)
+    AND (worked = 1 OR coalesce(tokens_in, 0) + coalesce(tokens_out, 0) > 0)
     THEN 1 ELSE 0 END) AS unpriced,
   sum(CASE WHEN outcome = 'ok' AND resolution IS NOT NULL THEN 1 ELSE 0 END) AS late,
   sum(CASE WHEN outcome = 'ok' AND hold_until_ms IS NOT NULL AND ended_ms > hold_until_ms THEN 1 ELSE 0 END)
