@@ -116,7 +116,7 @@ def test_replies_that_the_queue_cannot_take_are_in_force_once_it_can(
     with here.refused(what) as drain:
         pass
     said = drain.ends(0)
-    assert "nothing is leased until" in said
+    assert "this drain writes them by itself, and it leases nothing before" in said
     assert said.count("kept job") == said.count("written job") == 1, "one line, however many replies"
     here.check()
 
@@ -232,7 +232,8 @@ def test_a_read_only_folder_is_said_and_nothing_is_called(tmp_path: Path, disk: 
     (here.folder / "asked.txt").write_text("one more\n")
     remount(here.folder, "ro")
     _, err = here.home.run("drain", code=74)
-    assert "queue.db cannot be opened; nothing was written" in err
+    assert "queue.db stands on a file system that is mounted read-only; nothing was written" in err
+    assert "copy queue.db (and queue.db-wal, if there is one) to another folder" in err
     here.home.run("enqueue", "asked.txt", code=74)
     remount(here.folder, "rw")
     assert fault.accepted() == 0

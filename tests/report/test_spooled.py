@@ -10,6 +10,7 @@ from beside_no_book import build
 from millpond.db.sqlite import SqliteDatabase
 from millpond.engine.kept import Kept
 from millpond.engine.spool import Spool, replay
+from millpond.report.explain import explain
 from millpond.report.spooled import spooled
 from millpond.rules.effects import Heard, Then
 from millpond.rules.job import Reply
@@ -41,6 +42,16 @@ def keep(spool: Spool, *uids: str) -> None:
         spool.keep(
             Kept(uid, "free", end(Heard(evidence_of(Reply("quack")), 0, 0.0), LANE, POLICY), Then(None), None, 0)
         )
+
+
+def test_a_job_whose_reply_waits_to_be_written_is_not_said_to_be_worked_on(scene: Scene, spool: Spool) -> None:
+    lease, uid = scene.in_flight()
+    keep(spool, uid)
+    said = explain(scene.store, POLICY, lease.job_id, scene.now_ms, None).splitlines()[0]
+    assert said == (
+        f"job 1 is leased, and attempt 1 on lane free is over: how it ended is kept in {spool.path}, "
+        "and written as soon as the queue takes it"
+    )
 
 
 def test_replies_that_wait_are_told_until_they_are_written(scene: Scene, folder: Path, spool: Spool) -> None:

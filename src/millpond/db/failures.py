@@ -43,6 +43,11 @@ def raise_translated(error: apsw.Error, path: Path) -> NoReturn:
 
 def _words(code: int, path: Path) -> str | None:
     folder = path.parent
+    if code in (apsw.SQLITE_READONLY, apsw.SQLITE_PERM, apsw.SQLITE_CANTOPEN) and _is_mounted_read_only(folder):
+        return (
+            f"{path} stands on a file system that is mounted read-only; nothing was written. To look into it all the "
+            f"same, copy {path.name} (and {path.name}-wal, if there is one) to another folder and name that with --home"
+        )
     match code:
         case apsw.SQLITE_FULL:
             return f"no room left for {path}; nothing was written. Free space (`df -h {folder}`), then do it again"
@@ -75,6 +80,13 @@ def _words(code: int, path: Path) -> str | None:
             )
         case _:
             return None
+
+
+def _is_mounted_read_only(folder: Path) -> bool:
+    try:
+        return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
 
 
 def _name(error: apsw.Error) -> str:

@@ -497,7 +497,8 @@ class Drainer:
     async def _let_calls_end(self) -> None:
         """Let what is in flight end: without a limit until somebody stops it, within the grace after that."""
         if self._journeys and self._problem is not None and not self._is_asked_to_end():
-            log.warning("nothing more is leased; %s in flight may end: %s", len(self._journeys), self._problem)
+            kept = f", {self._spool.pending()} of them with replies to be written" if self._spool.pending() else ""
+            log.warning("nothing more is leased; %s in flight may end%s: %s", len(self._journeys), kept, self._problem)
         while self._journeys and not self._is_asked_to_end():
             self._changed.clear()
             await self._changed.wait()

@@ -155,7 +155,10 @@ class Performer:
         """Keep an ending that the queue does not take, and say so, once for all that wait together."""
         if not self.is_held_up:
             self.is_held_up = True
-            words = f"{refusal}. Its reply is kept, and nothing is leased until the queue has taken it"
+            words = (
+                f"{refusal}. Its reply is kept, as those are that come meanwhile; once the queue takes them this drain "
+                "writes them by itself, and it leases nothing before"
+            )
             self.tell(Happening("kept", kept.job.id if kept.job else None, kept.lane, words))
         try:
             await asyncio.to_thread(self.spool.keep, kept)  # not on the store's thread, which may be waiting for a lock

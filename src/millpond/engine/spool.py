@@ -268,16 +268,23 @@ def _replay(store: Store, path: Path, *, only_left: bool) -> None:
         os.close(descriptor)
 
 
-def left_in(path: Path) -> int:
-    """How many endings stand in a spool. Raises OSError where it cannot be read."""
+def left_in(path: Path) -> list[str]:
+    """The attempts whose endings stand in a spool, "" for what another version wrote. Raises OSError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return 0
+        return []
     try:
-        return sum(1 for _ in _entries(path, descriptor))
+        return [_uid_of(entry) for entry in _entries(path, descriptor)]
     finally:
         os.close(descriptor)
+
+
+def _uid_of(entry: bytes) -> str:
+    try:
+        return load_kept(entry).uid
+    except Exception:  # whatever another version wrote, it is counted
+        return ""
 
 
 def set_aside(descriptor: int, start: int, size: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from millpond.engine.drain_lock import Holder
+from millpond.report.spooled import keeper
 from millpond.report.standing import abandoned, elsewhere, stalled, unheard
 from millpond.report.status import one_line, stopped_words
 from millpond.report.words import number, usd
@@ -50,6 +51,11 @@ def why(
             return f"{name} failed, {show_ms(job.settled_ms or 0)}: {one_line(job.reason or '')}"
         case "cancelled":
             return f"{name} was cancelled, {show_ms(job.settled_ms or 0)}, by a {job.settled_by or 'person'}"
+        case "leased" if (call := _open(attempts)) is not None and (kept := keeper(store, call.uid)) is not None:
+            return (
+                f"{name} is leased, and attempt {call.attempt_no} on lane {call.lane} is over: how it ended is kept in "
+                f"{kept}, and written as soon as the queue takes it"
+            )
         case "leased" if job.id in (dead := abandoned(store)):
             return f"{name} is leased, but its worker has died; {_taken_back(dead[job.id], drainer)}"
         case "leased" if (still := next((one for one in stalled(store) if job.id in one.jobs), None)) is not None:
@@ -80,8 +86,12 @@ def _answer(job: Job, attempts: Sequence[Attempt]) -> str:
     return f"answered by {by}, attempt {winner.attempt_no}"
 
 
+def _open(attempts: Sequence[Attempt]) -> Attempt | None:
+    return next((one for one in attempts if one.outcome is None), None)
+
+
 def _under_way(job: Job, attempts: Sequence[Attempt], now_ms: int) -> str:
-    call = next((one for one in attempts if one.outcome is None), None)
+    call = _open(attempts)
     if call is None:
         return "leased, and about to be sent" + (f" to lane {job.next_lane}" if job.next_lane else "")
     return f"attempt {call.attempt_no} has been with lane {call.lane} for {age_words(now_ms - call.started_ms)}"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from millpond.db.sqlite import SqliteDatabase
 from millpond.engine.spool import REFUSED_SUFFIX, left_in
+from millpond.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ def spooled(folder: Path) -> Iterator[Spooled]:
     """Look into the spools beside a queue, whose locks stand in `folder`. One that cannot be read may hold some."""
     for path in sorted((folder / "spool").glob("*")):
         try:
-            replies = left_in(path)
+            replies = len(left_in(path))
         except OSError as problem:
             words = f"{path}: {problem.strerror}; replies that were paid for may stand there"
             yield Spooled(words, f"mend owner and mode: ls -l {path}")
@@ -35,3 +38,14 @@ def spooled(folder: Path) -> Iterator[Spooled]:
         else:
             words = f"{found} in {path}, to be written to the queue"
             yield Spooled(words, "millpond drain; one that runs writes its own as soon as the queue takes them")
+
+
+def keeper(store: Store, uid: str) -> Path | None:
+    """The file in which the end of an attempt waits for the queue to take it, as far as it can be read."""
+    if not isinstance(store.db, SqliteDatabase):
+        return None
+    for path in sorted((store.db.lock_folder / "spool").glob("*.spool")):
+        with suppress(OSError):
+            if uid in left_in(path):
+                return path
+    return None
