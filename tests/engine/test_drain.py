@@ -137,6 +137,7 @@ def test_past_the_hold_the_policy_decides_and_the_late_reply_is_kept(
     mill.ask("a")
 
     async def act() -> None:
+        await mill.hears("unheard")
         await mill.hears("done")
         first.let_go()
 

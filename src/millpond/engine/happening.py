@@ -11,8 +11,9 @@ class Happening:
 
     `kind`: `ended` (an attempt), `recalled` (one that its lane was asked for), `unasked` (one that it could not be
     asked for), `decided` (one that nobody waits for), `late` (a reply for which no job waits any more), `done`,
-    `failed`, `held`; of a lane `closed`, `stopped`, `resumed`; also `stopped`: a job that is given back, since its lane
-    was stopped; of the queue `kept` (a reply that it does not take now), `written` (it has taken all of them).
+    `failed`, `held` (a job whose call has not answered yet), `unheard` (one that no longer waits for it); of a lane
+    `closed`, `stopped`, `resumed`; also `stopped`: a job that is given back, since its lane was stopped; of the queue
+    `kept` (a reply that it does not take now), `written` (it has taken all of them).
     """
 
     kind: str
