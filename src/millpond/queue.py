@@ -110,7 +110,7 @@ class Queue:
 
         `policy` replaces the lanes and limits of the settings; `registry` maps names of command types to their pydantic
         models. `spend` is the file of the spend book, which queues may share (None: where the settings say). Raises
-        SettingsError, SchemaTooNew, QueueUnavailable.
+        UsageError for an address, SettingsError, SchemaTooNew, QueueUnavailable.
         """
         if isinstance(target, str) and "://" in target:
             raise UsageError(f"queue {target!r}: PostgreSQL comes with a later version; wanted a folder")
@@ -235,7 +235,8 @@ class Queue:
 
         In chunks of one durable transaction each, or (`strict`) all in one and nothing if one is refused. Without
         `strict` the first refusal is raised after the chunks before it are accepted. `each`: the k-th identical row is
-        a sample of its own. Defaults are the keywords of `enqueue`.
+        a sample of its own. `source` is shown with the submission: where it came from. Defaults are the keywords of
+        `enqueue`.
         """
         if on_done is not None:
             raise UsageError("on_done: completion hooks come with a later version; leave it out")

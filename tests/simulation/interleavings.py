@@ -89,7 +89,7 @@ class Board:
         if self._slept in made.witness.seen.living:
             found["B reclaims A"] = self._reclaim
         if self._drainers[0].owner == self._slept:
-            found["A takes a new name"] = self._drainers[0].take_new_name
+            found["A takes a new name"] = self._take_new_name
         waiting = [at for drainer in self._drainers for flight in drainer.flights if (at := flight.next_ms())]
         if waiting and min(waiting) > now_ms:
             found["time"] = partial(made.pass_time, min(waiting) - now_ms)
@@ -128,6 +128,10 @@ class Board:
         self._sleeps, self._slept = False, self._drainers[0].owner
         self.world.freeze(self._drainers[0], LEASE_MS)
         self.world.pass_time(LEASE_MS)
+
+    def _take_new_name(self) -> None:
+        self._drainers[0].take_new_name()
+        self.world.witness.check()
 
     def _reclaim(self) -> None:
         self.world.store.reclaim(self._slept, max_leases_lost=self.world.policy.max_leases_lost)

@@ -107,9 +107,9 @@ class Drainer:
 
         `spool` keeps the replies that the queue does not take; nothing is leased while one is in it.
 
-        `tend` is called on the store's thread every TEND_MS while the drain runs, to reclaim what the dead left.
         `owner` is the name under which it leases; after a sleep it takes a new one.
-        `is_undecided`: whether that may soon find somebody gone of whom nobody can say it now.
+        `tend` is called on the store's thread every TEND_MS while the drain runs, to reclaim what the dead left.
+        `is_undecided`: whether `tend` may soon find somebody gone of whom nobody can say it now.
         `may_lease` False: the drain lock is no longer what others would find; it ends, and leases nothing more.
         """
         assert lanes.keys() <= policy.lanes.keys(), "a lane of this drain is not in its policy"
@@ -238,7 +238,7 @@ class Drainer:
             await self._let_calls_end()
             if self._problem is not None:
                 raise self._problem
-            if self._stops < 2:  # else the next drain does it: this one was told not to wait
+            if not self._was_cut:
                 await patiently(self._recaller.forget_ours())
             return await self._scribe.look(partial(self._sum_up, reason))
         finally:
@@ -246,12 +246,17 @@ class Drainer:
                 task.cut()
             await asyncio.wait(tending)
             try:
-                if self._stops < 2:
+                if not self._was_cut:
                     await self._keep_book(partial(keep_book, self._store, self._book))
             finally:
                 self._scribe.close()
                 self._accountant.close()
                 await self._close_lanes()
+
+    @property
+    def _was_cut(self) -> bool:
+        """Whether it was told not to wait: what it leaves undone the next drain does."""
+        return self._stops > 1
 
     def _sum_up(self, reason: Reason) -> Summary:
         """The Summary. Of calls that were paid again, the ledger knows which one answered, whoever received it."""
@@ -471,7 +476,7 @@ class Drainer:
     def _heed_stop(self) -> None:
         self._changed.set()
         self._make_haste()
-        if self._stops > 1:
+        if self._was_cut:
             self._performer.cut()
 
     def _make_haste(self) -> None:

@@ -34,7 +34,7 @@ from millpond.rules.journey import journey
 from millpond.rules.policy import Policy
 from millpond.rules.router import whole_hold_ms
 from millpond.rules.times import age_words
-from millpond.rules.verdict import worst_bill, worst_of
+from millpond.rules.verdict import Worst, worst_bill, worst_of
 from millpond.spend.book import SpendBook
 from millpond.store import accounts, asking, ledger, settle
 from millpond.store.lanes import load_of
@@ -214,7 +214,7 @@ class _Flight:
         return said
 
     async def resolve(self, effect: steps.Resolve) -> Charge | None:
-        worst = worst_of(self.lease.work, effect.lane, self.ground.store.now_ms(), self.ground.policy)
+        worst = self._worst(effect.lane)
         return await self.ground.scribe.write(
             partial(
                 settle.resolve,
@@ -276,7 +276,7 @@ class _Flight:
             kind, words = _INSTEAD[recorded.by]
             self.ground.tell(Happening(kind, self.lease.job_id, lane.name, words))
         elif (before := recorded.after) is not None:
-            worst = worst_of(self.lease.work, before.lane, self.ground.store.now_ms(), self.ground.policy)
+            worst = self._worst(before.lane)
             self.ground.tab.called_after(before.uid, worst.cost, recorded.uid)
         return recorded
 
@@ -346,6 +346,10 @@ class _Flight:
             )
         self._let_job_go(effect.uid)
 
+    def _worst(self, lane: str) -> Worst:
+        """The most that a call of this work on a lane can have cost."""
+        return worst_of(self.lease.work, lane, self.ground.store.now_ms(), self.ground.policy)
+
     def _let_job_go(self, uid: str) -> None:
         """Nothing holds the job any more: it goes on by policy, whatever becomes of the call."""
         words = "still no reply: the policy says what follows for the job, and the call is listened to all the same"
@@ -366,7 +370,7 @@ class _Flight:
         kept = Kept(effect.uid, effect.lane, effect.ending, then, job, self.ground.store.now_ms(), effect.how)
         kept, settled = await self.ground.persist(kept)
         if kept.how == "late":
-            worst = worst_of(self.lease.work, kept.lane, self.ground.store.now_ms(), self.ground.policy)
+            worst = self._worst(kept.lane)
             self.ground.tab.ended(kept.lane, kept.uid, kept.ending, worst.cost)
             self._report(kept, settled)
         else:

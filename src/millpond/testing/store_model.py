@@ -202,7 +202,7 @@ class Model:
         job = self.jobs[it.job]
         ours = job.state == "leased" and job.lease_no == lease_no
         if ours:
-            job.go("waiting", "held") if held else job.go("ready")
+            job.go("waiting", "held") if held or self.blocked(it.key) else job.go("ready")
         self.wake(it.key)
         return ours
 

@@ -420,10 +420,11 @@ class Witness:
             if ended is not None and row.outcome != ended:
                 raise PromiseBroken(f"evidence was thrown away: {uid} ended {ended}, the ledger says {row.outcome}")
             if (row.outcome is None and row.owner not in seen.living) or row.listener not in {None, *seen.living}:
-                raise PromiseBroken(f"attempt {uid} waits for {row.owner}, which was declared dead")
+                whom = row.owner if row.outcome is None else row.listener
+                raise PromiseBroken(f"attempt {uid} waits for {whom}, which was declared dead")
             self._check_bill(row)
         for uid, text in self.texts.items():
-            if self.outcomes[uid] in ("ok", "unusable") and _text(seen.replies.get(uid, "{}")) != text:
+            if self.outcomes.get(uid) in ("ok", "unusable") and _text(seen.replies.get(uid, "{}")) != text:
                 raise PromiseBroken(f"the reply of {uid} was delivered and is not stored")
 
     def _check_bill(self, row: Any) -> None:

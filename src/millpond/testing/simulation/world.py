@@ -292,9 +292,10 @@ class World:
         return got
 
     def tend(self, drainer: Drainer) -> int:
-        """Let a drainer end its own holds that ran out, and reclaim what it may take for dead. How much it did.
+        """Let a drainer end its own holds that ran out, reclaim what it may take for dead, and ask lanes what is due.
 
-        What these could not write is written first, and while the queue takes nothing, nobody is reclaimed.
+        How much it did. What the dead could not write is written first, and while the queue takes nothing, nobody is
+        reclaimed.
         """
         with self._seen_by(drainer):
             done = self._tend_own(drainer)
@@ -335,7 +336,7 @@ class World:
         self.full_until_ms = self.clock() + for_ms
 
     def _tend_own(self, drainer: Drainer) -> int:
-        """Its name, the holds of its calls, and its leases that nobody renewed."""
+        """Take a new name if its own fell, end its holds that ran out, take back its leases that nobody renewed."""
         done = 0
         if not drainer.stands():
             name = drainer.owner
