@@ -11,6 +11,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
+from itertools import islice
 from typing import cast
 
 from millpond.engine.happening import Happening
@@ -175,7 +176,11 @@ class Recaller:
 
     async def forget_ours(self) -> int:
         """Decide of the calls of this drain what nobody waits for, before it leaves; how many that were."""
-        return sum([await self._forget(uid, self._asked_first) for uid in list(self._tab.unknown)])
+        forgotten, left = 0, iter(list(self._tab.unknown))
+        while page := list(islice(left, PAGE_CALLS)):
+            uids = await self._scribe.look(partial(self._store.unwaited_of, page))
+            forgotten += sum([await self._forget(uid, self._asked_first) for uid in uids])
+        return forgotten
 
     def next_ms(self) -> int | None:
         """When a call is next due to be asked for, if that can be done here."""

@@ -94,6 +94,10 @@ class Reader:
         """Whether a call of this job's key has an end that is unknown, and nobody has decided it."""
         return self.db.read(lambda tx: tx.one("undecided_of_job", job_id=job_id)) is not None
 
+    def unwaited_of(self, uids: Iterable[str]) -> list[str]:
+        """Those of some attempts of unknown end that nobody has decided and no job waits for."""
+        return [row.uid for row in self.db.read(lambda tx: tx.all("unwaited_of", keys=list(uids)))]
+
     def unwaited(self, limit: int = COUNT_LIMIT) -> int:
         """Calls of unknown end that nobody has decided and no job waits for, of up to `limit` undecided ones."""
         return self.db.read(lambda tx: tx.all("unwaited", limit=limit))[0].n

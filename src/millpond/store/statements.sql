@@ -522,6 +522,12 @@ SELECT t.lane, count(DISTINCT j.id) AS n FROM
 WHERE j.state = 'ready' OR (j.state = 'waiting' AND j.wait_reason = 'backoff')
 GROUP BY t.lane ORDER BY t.lane
 
+-- name: unwaited_of
+-- Those of some calls that nobody has decided and for whose keys no job is alive.
+SELECT t.uid FROM attempt t
+WHERE t.uid IN {list keys} AND t.outcome = 'ambiguous' AND t.resolution IS NULL
+  AND NOT EXISTS (SELECT 1 FROM job j WHERE j.idempotency_key = t.idempotency_key AND j.live = 1)
+
 -- name: unwaited
 -- Undecided calls for whose keys no job is alive; of a bounded number of undecided ones.
 SELECT count(*) AS n FROM
