@@ -53,6 +53,17 @@ def test_what_another_machine_holds_is_told_with_the_drain_that_takes_it_back(sc
     assert line.endswith("; `mill drain --until-empty` does")
 
 
+def test_what_the_next_drain_pays_again_is_told_also_after_a_signal(scene: Scene) -> None:
+    scene.ask("a", lane="paid")
+    [lease] = scene.lease(room={"paid": 1})
+    scene.settle(scene.send(lease, "paid"), "ambiguous", Then("release"), lease=lease, lane="paid")
+    for is_cut_short in (True, False):
+        assert (
+            "1 job has a call of unknown end on lane paid; the next drain pays again, unless you speak first: "
+            "`mill decide ID pin|same|fail`" in told(scene, is_cut_short=is_cut_short)
+        )
+
+
 def test_pauses_and_questions_are_told(scene: Scene) -> None:
     for key in ("a", "b"):
         scene.ask(key, lane="free")

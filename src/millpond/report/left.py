@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 from millpond.report.standing import at_work, elsewhere, elsewhere_words, whose
-from millpond.report.status import one_line, stopped_words
+from millpond.report.status import needs_decision, one_line, stopped_words
 from millpond.report.words import counted
 from millpond.rules.effects import UNROUTED
 from millpond.rules.policy import Policy
@@ -47,6 +47,8 @@ def why_left(
     for lane, (n, why) in store.unasked(COUNTED_CALLS).items():
         words = f"lane {lane} could not be asked what became of {counted(n, 'call')}: {one_line(why)}"
         yield f"{words}; a drain asks again until the hold ends, and then the policy decides without it"
+    for need in needs_decision(store.ready_after_unknown(COUNTED_CALLS), policy):
+        yield f"{need.words}, unless you speak first: `{command('decide ID pin|same|fail')}`"
     if n := store.unwaited(COUNTED_CALLS):
         words = f"{counted(n, 'call')} of unknown end, for which no job waits any more, may still be heard of"
         yield f"{words}; `{command('reconcile')}` decides them when that is over"

@@ -162,7 +162,7 @@ def build(store: Store, book: SpendBook, policy: Policy, drainer: Holder | None)
             *(
                 (
                     *_needs_questions(counts, store, policy),
-                    *_needs_decision(store.ready_after_unknown(), policy),
+                    *needs_decision(store.ready_after_unknown(), policy),
                     *_needs_reconcile(store.unwaited()),
                     *_needs_taking_back(len(abandoned(store)), len(unheard(store))),
                     *_needs_drain(lanes, unattended_ms, now_ms, can_go_on=can_go_on),
@@ -292,7 +292,7 @@ def _needs_questions(counts: Mapping[str, int], store: Store, policy: Policy) ->
         yield Need("unknown", words, "millpond reconcile")
 
 
-def _needs_decision(unknown: Mapping[str, int], policy: Policy) -> Iterator[Need]:
+def needs_decision(unknown: Mapping[str, int], policy: Policy) -> Iterator[Need]:
     """What the next drain pays again without another word: a person may want to speak first."""
     for name, n in unknown.items():
         lane = policy.lanes.get(name)
