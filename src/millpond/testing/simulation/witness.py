@@ -234,9 +234,10 @@ class Witness:
             self._held_until[uid] = min(until_ms, self._held_until.get(uid, until_ms))
 
     def keep(self, uid: str, ending: Ending) -> None:
-        """The queue did not take how an attempt ended; who has it keeps it. Others may have written as much."""
+        """The queue did not take how an attempt ended; who has it keeps it. Others may have written or kept as much."""
         if uid not in (self._delivered if ending.outcome == "ambiguous" else self.outcomes):
-            self.kept[uid] = ending
+            if ending.outcome != "ambiguous" or uid not in self.kept:
+                self.kept[uid] = ending
             if self.seen.attempts[uid].owner in self.seen.living:
                 self._left.add(uid)
 

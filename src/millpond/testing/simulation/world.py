@@ -319,7 +319,7 @@ class World:
 
     def _tell_of(self, owners: Iterable[Drainer]) -> None:
         """Tell the witness of the replies in their spools, which are about to be written."""
-        kept = [uid for owner in owners for uid in owner.kept if uid in self.witness.kept]
+        kept = dict.fromkeys(uid for owner in owners for uid in owner.kept if uid in self.witness.kept)
         for uid in kept:
             self.log("found", uid)
             self.witness.delivered(uid, self.witness.kept[uid])
