@@ -17,7 +17,7 @@ import apsw
 import pytest
 from opened import Open
 
-from millpond import Ambiguous, Queue, Reply, Retryable
+from millpond import Ambiguous, LeaseLost, Queue, Reply, Retryable
 from millpond.rules.errors import QueueBusy, QueueUnavailable
 from millpond.rules.job import Lease
 from millpond.rules.policy import Backoff, LanePolicy
@@ -312,3 +312,29 @@ def in_a_thread(do: Callable[[], object]) -> None:
     """Where what it raises fails the test."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(do).result()
+
+
+@pytest.mark.parametrize("is_still_locked", [False, True])
+def test_a_reply_that_is_kept_outlasts_what_its_worker_says_afterwards(
+    open_queue: Open, monkeypatch: pytest.MonkeyPatch, is_still_locked: bool
+) -> None:
+    """As of one who settles whatever exception comes, also the one that settling raised."""
+    from millpond.db.sqlite import SqliteDatabase
+
+    monkeypatch.setitem(SqliteDatabase.__init__.__kwdefaults__, "busy_ms", 50)  # type: ignore[attr-defined]
+    queue = by_hand(open_queue)
+    lease, uid = called(queue)
+    other = apsw.Connection(str(queue.home / "queue.db"))
+    other.execute("BEGIN IMMEDIATE").fetchall()
+    with pytest.raises(QueueBusy) as busy:
+        queue.settle(lease, uid, "an answer")
+    if not is_still_locked:
+        other.execute("ROLLBACK").fetchall()
+    with pytest.raises((QueueBusy, LeaseLost)):
+        queue.settle(lease, uid, busy.value)
+    if is_still_locked:
+        other.execute("ROLLBACK").fetchall()
+    other.close()
+    assert queue.lease() == []
+    assert [row.outcome for row in queue.ledger()] == ["ok"]
+    assert queue.counts()["done"] == 1

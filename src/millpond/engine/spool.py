@@ -82,15 +82,22 @@ class Spool(fork.Bystander):
     def keep(self, kept: Kept) -> bool:
         """Keep an ending until `clear`. Whether it is on disk; if not, it is as lasting as this process.
 
-        Raises one of kept.UNSTORABLE for what can never be written.
+        One that brings no reply never takes the place of one that does. Raises one of kept.UNSTORABLE for what can
+        never be written.
         """
         with self._mutex:
+            before = self._kept.get(kept.uid)
+            if before is not None and _is_better(before, kept):
+                kept = before
             entry = dump_kept(kept)
             try:
                 if not self._stands():
                     self._make()
-                if kept.uid not in self._places:
+                old = self._places.get(kept.uid)
+                if old is None or kept != before:
                     self._write(kept.uid, entry)
+                    if old is not None:  # only once the new one is there
+                        self._strike_out(old)
             except OSError as problem:
                 log.warning(
                     "the reply of attempt %s (%s bytes) cannot be kept in %s (%s): it is in the memory of process %s "
@@ -107,9 +114,18 @@ class Spool(fork.Bystander):
         with self._mutex:
             self._kept.pop(uid, None)
             place = self._places.pop(uid, None)
-            if place is not None and self._descriptor is not None:
-                with suppress(OSError):  # found again, it is written again, which changes nothing
-                    os.pwrite(self._descriptor, bytes(len(MARK)), place.start * SLOT_BYTES)
+            if place is not None:
+                self._strike_out(place)
+
+    def keeps_better(self, kept: Kept) -> bool:
+        """Whether a reply of this attempt waits to be written, and this brings none."""
+        before = self._kept.get(kept.uid)
+        return before is not None and _is_better(before, kept)
+
+    def _strike_out(self, place: range) -> None:
+        if self._descriptor is not None:
+            with suppress(OSError):  # found again, it is written again, which changes nothing
+                os.pwrite(self._descriptor, bytes(len(MARK)), place.start * SLOT_BYTES)
 
     def pending(self) -> int:
         """How many endings the queue does not have yet."""
@@ -266,6 +282,11 @@ def _replay(store: Store, path: Path, *, only_left: bool) -> None:
                 path.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
+
+
+def _is_better(one: Kept, other: Kept) -> bool:
+    """Whether only the first has a reply."""
+    return one.ending.evidence.reply is not None and other.ending.evidence.reply is None
 
 
 def left_in(path: Path) -> list[str]:

@@ -205,6 +205,8 @@ class Workers:
         `read` says it better, by what the queue tells; where that cannot be read, `kept` is what is kept. It asks for
         no history: what its job does then is decided anew, by all of it, before that is called again.
         """
+        if self._spool.keeps_better(kept):  # what is said without it must not be heard first
+            self._spool.write_all(self._store)
         try:
             kept, settled = self._write(kept, lease, read)
         except UNSTORABLE as problem:
