@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from millpond.engine import spool as room
 from millpond.engine.kept import Kept, dump_kept, load_kept, without_its_reply
-from millpond.engine.spool import BLOCK_BYTES, MARK, SLOT_BYTES, Spool, replay, spool_path
+from millpond.engine.spool import BLOCK_BYTES, MARK, SLOT_BYTES, Spool, left_in, replay, spool_path
 from millpond.rules.admission import Closing
 from millpond.rules.effects import ACCEPT, UNROUTED, Ending, Heard, Then
 from millpond.rules.errors import QueueUnavailable
@@ -58,16 +59,6 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
     spool.remove()
 
 
-def left(path: Path) -> list[str]:
-    """The attempts whose entries stand whole in a spool."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        found = room._entries(path, descriptor)  # pyright: ignore[reportPrivateUsage]
-        return [load_kept(entry).uid for entry in found]
-    finally:
-        os.close(descriptor)
-
-
 # --- one ending -------------------------------------------------------------------------------------------------------
 
 REPLY = Reply(
@@ -105,6 +96,38 @@ def test_what_can_never_be_stored_leaves_an_ending_that_says_so() -> None:
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
+UNKNOWN = Kept("a", "free", ending(evidence_of("ambiguous")), ACCEPT, None, 0)
+
+
+@contextmanager
+def no_file_may_grow(path: Path) -> Iterator[None]:
+    """Nothing may be written beyond this file's end."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_of_two_endings_of_one_call_the_reply_is_kept_on_disk_too(scene: Scene, tmp_path: Path, spool: Spool) -> None:
+    _, uid = scene.in_flight()
+    for one in (UNKNOWN, kept(uid), UNKNOWN):
+        assert spool.keep(replace(one, uid=uid))
+    assert left_in(spool.path) == [uid]
+    spool.remove()  # its lock is free, and what it kept is left
+    replay(scene.store, tmp_path)
+    assert scene.attempt(uid).outcome == "ok"
+
+
+def test_a_reply_that_finds_no_room_beside_an_earlier_ending_is_not_said_to_be_on_disk(spool: Spool) -> None:
+    assert spool.keep(UNKNOWN)
+    with no_file_may_grow(spool.path):
+        assert not spool.keep(kept("a", "long " * SLOT_BYTES))
+    assert not spool.are_all_on_disk()
+    assert "in the memory of process" in str(spool.explained(QueueUnavailable("full")))
+
+
 def test_its_room_is_set_aside_for_its_owner_alone(spool: Spool) -> None:
     there = spool.path.stat()
     assert (there.st_size, there.st_mode & 0o777) == (4 * SLOT_BYTES, 0o600)
@@ -126,7 +149,7 @@ def test_whatever_is_kept_and_not_cleared_is_found(tmp_path_factory: Any, moves:
         else:
             assert spool.keep(kept(uid, "x" * size))
             there.add(uid)
-        assert sorted(left(spool.path)) == sorted(there)
+        assert sorted(left_in(spool.path)) == sorted(there)
         assert (spool.pending(), spool.are_all_on_disk()) == (len(there), True)
     spool.remove()
     assert spool.path.exists() == bool(there)
@@ -138,12 +161,12 @@ def test_an_entry_that_was_never_written_whole_is_passed_over(spool: Spool, capl
     with spool.path.open("r+b") as file:
         file.seek(SLOT_BYTES + len(MARK) + 60)
         file.write(b"torn")
-    assert left(spool.path) == ["a", "c"]
+    assert left_in(spool.path) == ["a", "c"]
     assert "never written whole" in caplog.text
     with spool.path.open("r+b") as file:  # a length that leads out of the file
         file.seek(2 * SLOT_BYTES + len(MARK))
         file.write(b"\xff" * 8)
-    assert left(spool.path) == ["a"]
+    assert left_in(spool.path) == ["a"]
 
 
 def test_slots_of_another_version_are_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +176,7 @@ def test_slots_of_another_version_are_read_too(tmp_path: Path, monkeypatch: pyte
     for uid in ("a", "b"):
         spool.keep(kept(uid, "x" * 5_000))
     monkeypatch.undo()
-    assert left(spool.path) == ["a", "b"]
+    assert left_in(spool.path) == ["a", "b"]
 
 
 def test_a_spool_that_was_deleted_is_made_again_with_what_waits(spool: Spool) -> None:
@@ -161,10 +184,10 @@ def test_a_spool_that_was_deleted_is_made_again_with_what_waits(spool: Spool) ->
     spool.path.unlink()
     assert not spool.is_clear()
     spool.prepare()
-    assert left(spool.path) == ["a"]
+    assert left_in(spool.path) == ["a"]
     spool.path.unlink()
     spool.keep(kept("b"))
-    assert sorted(left(spool.path)) == ["a", "b"]
+    assert sorted(left_in(spool.path)) == ["a", "b"]
 
 
 def test_where_there_is_no_room_the_reply_is_kept_in_memory_and_that_is_said(
@@ -249,9 +272,9 @@ def test_the_spool_of_one_who_lives_is_his(tmp_path: Path, scene: Scene, spool: 
     replay(scene.store, tmp_path, only_left=True)
     assert scene.store.counts()["leased"] == 1
     replay(scene.store, tmp_path)  # he is taken for dead: he may be frozen, and go on writing there
-    assert (scene.store.counts()["done"], left(spool.path)) == (1, [uid])
+    assert (scene.store.counts()["done"], left_in(spool.path)) == (1, [uid])
     spool.write_all(scene.store)
-    assert (spool.pending(), left(spool.path), scene.store.miscounted()) == (0, [], {})
+    assert (spool.pending(), left_in(spool.path), scene.store.miscounted()) == (0, [], {})
 
 
 def test_what_the_queue_can_never_take_is_left_under_another_name(
@@ -299,5 +322,5 @@ spool.clear("child's")
 """
     subprocess.run([sys.executable, "-c", child, tmp_path, str(Path(__file__).parent)], check=True)
     files = sorted((tmp_path / "spool").iterdir(), key=lambda path: path.name == "me.spool")
-    assert [left(path) for path in files] == [["child's"], ["parent's"]]
+    assert [left_in(path) for path in files] == [["child's"], ["parent's"]]
     assert spool_path(tmp_path, "me") == files[1]

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from decimal import Decimal
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 from opened import Open
 
 from millpond import Ambiguous, LeaseLost, Queue, Reply, Retryable
+from millpond.db.sqlite import SqliteDatabase
 from millpond.rules.errors import QueueBusy, QueueUnavailable
 from millpond.rules.job import Lease
 from millpond.rules.policy import Backoff, LanePolicy
@@ -59,6 +60,22 @@ def unreadable(queue: Queue) -> Iterator[None]:
         yield
     finally:
         away.rename(queue.home / "queue.db")
+
+
+@contextmanager
+def locked(queue: Queue) -> Iterator[None]:
+    """Another program holds the database's lock."""
+    with closing(apsw.Connection(str(queue.home / "queue.db"))) as other:
+        other.execute("BEGIN IMMEDIATE").fetchall()
+        try:
+            yield
+        finally:
+            other.execute("ROLLBACK").fetchall()
+
+
+def impatient(monkeypatch: pytest.MonkeyPatch, busy_ms: int = 50) -> None:
+    """Queues that are opened from now on wait for a lock so long only."""
+    monkeypatch.setitem(SqliteDatabase.__init__.__kwdefaults__, "busy_ms", busy_ms)  # type: ignore[attr-defined]
 
 
 def spools(queue: Queue) -> list[str]:
@@ -142,17 +159,11 @@ def test_a_queue_that_is_closed_with_a_reply_that_waits_leaves_it_to_the_next(op
 def test_o15_a_reply_outlasts_a_lock_that_is_longer_than_the_busy_wait(
     open_queue: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from millpond.db.sqlite import SqliteDatabase
-
-    monkeypatch.setitem(SqliteDatabase.__init__.__kwdefaults__, "busy_ms", 50)  # type: ignore[attr-defined]
+    impatient(monkeypatch)
     queue = by_hand(open_queue)
     lease, uid = called(queue)
-    other = apsw.Connection(str(queue.home / "queue.db"))
-    other.execute("BEGIN IMMEDIATE").fetchall()
-    with pytest.raises(QueueBusy, match=r"stayed locked.*1 reply not written yet"):
+    with locked(queue), pytest.raises(QueueBusy, match=r"stayed locked.*1 reply not written yet"):
         queue.settle(lease, uid, "an answer")
-    other.execute("ROLLBACK").fetchall()
-    other.close()
     assert queue.lease() == []
     assert queue.counts()["done"] == 1
 
@@ -203,17 +214,11 @@ def test_a_worker_that_is_killed_with_a_reply_that_waits_loses_nothing(open_queu
 
 
 def test_an_end_that_is_no_reply_is_kept_too(open_queue: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    from millpond.db.sqlite import SqliteDatabase
-
-    monkeypatch.setitem(SqliteDatabase.__init__.__kwdefaults__, "busy_ms", 50)  # type: ignore[attr-defined]
+    impatient(monkeypatch)
     queue = by_hand(open_queue)
     lease, uid = called(queue)
-    other = apsw.Connection(str(queue.home / "queue.db"))
-    other.execute("BEGIN IMMEDIATE").fetchall()
-    with pytest.raises(QueueBusy):
+    with locked(queue), pytest.raises(QueueBusy):
         queue.settle(lease, uid, Ambiguous("who knows"))
-    other.execute("ROLLBACK").fetchall()
-    other.close()
     assert queue.lease() == []
     assert queue.job(lease.job_id).wait_reason == "backoff"
     assert [(row.outcome, row.message) for row in queue.ledger()] == [("ambiguous", "Ambiguous: who knows")]
@@ -290,20 +295,15 @@ def test_a_reply_is_kept_that_an_interrupt_keeps_from_being_written(
     open_queue: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C while settle waits for a lock that another process holds."""
-    from millpond.db.sqlite import SqliteDatabase
-
-    monkeypatch.setitem(SqliteDatabase.__init__.__kwdefaults__, "busy_ms", 500)  # type: ignore[attr-defined]
+    impatient(monkeypatch, 500)
     queue = by_hand(open_queue)
     lease, uid = called(queue)
-    other = apsw.Connection(str(queue.home / "queue.db"))
-    other.execute("BEGIN IMMEDIATE").fetchall()
     interrupting = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    interrupting.start()
-    with pytest.raises(KeyboardInterrupt):
-        queue.settle(lease, uid, "an answer")
-    assert len(spools(queue)) == 1
-    other.execute("ROLLBACK").fetchall()
-    other.close()
+    with locked(queue):
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            queue.settle(lease, uid, "an answer")
+        assert len(spools(queue)) == 1
     assert queue.lease() == []
     assert ([result.text for result in queue.results()], spools(queue)) == (["an answer"], [])
 
@@ -319,22 +319,17 @@ def test_a_reply_that_is_kept_outlasts_what_its_worker_says_afterwards(
     open_queue: Open, monkeypatch: pytest.MonkeyPatch, is_still_locked: bool
 ) -> None:
     """As of one who settles whatever exception comes, also the one that settling raised."""
-    from millpond.db.sqlite import SqliteDatabase
-
-    monkeypatch.setitem(SqliteDatabase.__init__.__kwdefaults__, "busy_ms", 50)  # type: ignore[attr-defined]
+    impatient(monkeypatch)
     queue = by_hand(open_queue)
     lease, uid = called(queue)
-    other = apsw.Connection(str(queue.home / "queue.db"))
-    other.execute("BEGIN IMMEDIATE").fetchall()
-    with pytest.raises(QueueBusy) as busy:
-        queue.settle(lease, uid, "an answer")
-    if not is_still_locked:
-        other.execute("ROLLBACK").fetchall()
-    with pytest.raises((QueueBusy, LeaseLost)):
-        queue.settle(lease, uid, busy.value)
-    if is_still_locked:
-        other.execute("ROLLBACK").fetchall()
-    other.close()
+    with ExitStack() as stack:
+        stack.enter_context(locked(queue))
+        with pytest.raises(QueueBusy) as busy:
+            queue.settle(lease, uid, "an answer")
+        if not is_still_locked:
+            stack.close()
+        with pytest.raises(QueueBusy if is_still_locked else LeaseLost):
+            queue.settle(lease, uid, busy.value)
     assert queue.lease() == []
     assert [row.outcome for row in queue.ledger()] == ["ok"]
     assert queue.counts()["done"] == 1

@@ -9,7 +9,7 @@ from beside_no_book import build
 
 from millpond.db.sqlite import SqliteDatabase
 from millpond.engine.kept import Kept
-from millpond.engine.spool import Spool, left_in, replay
+from millpond.engine.spool import Spool, replay
 from millpond.report.explain import explain
 from millpond.report.spooled import spooled
 from millpond.rules.effects import Heard, Then
@@ -76,14 +76,3 @@ def test_a_spool_that_cannot_be_read_may_hold_some(folder: Path, spool: Spool) -
     [one] = spooled(folder)
     assert one.words == f"{other}: Is a directory; replies that were paid for may stand there"
     spool.remove()
-
-
-def test_of_two_endings_of_one_call_the_reply_is_kept_on_disk_too(scene: Scene, folder: Path, spool: Spool) -> None:
-    _, uid = scene.in_flight()
-    for answer in ("ambiguous", Reply("quack"), "ambiguous"):
-        ending = end(Heard(evidence_of(answer), 0, 0.0), LANE, POLICY)  # type: ignore[arg-type]
-        spool.keep(Kept(uid, "free", ending, Then(None), None, 0))
-    assert left_in(spool.path) == [uid]
-    spool.remove()
-    replay(scene.store, folder)
-    assert scene.attempt(uid).outcome == "ok"

@@ -352,11 +352,11 @@ class _Flight:
 
     def _let_job_go(self, uid: str) -> None:
         """Nothing holds the job any more: it goes on by policy, whatever becomes of the call."""
-        words = "still no reply: the policy says what follows for the job, and the call is listened to all the same"
-        self.ground.tell(Happening("unheard", self.lease.job_id, self.lease.lane, words))
         self.past_hold = uid
         self.ground.tab.past_hold[uid] = False
         self.ground.wake()
+        words = "still no reply: the policy says what follows for the job, and the call is listened to all the same"
+        self.ground.tell(Happening("unheard", self.lease.job_id, self.lease.lane, words))
 
     async def settle(self, effect: steps.Settle) -> Charge | None:
         then, job = effect.then, None if self.detached else fence(self.lease)

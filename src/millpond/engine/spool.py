@@ -99,6 +99,7 @@ class Spool(fork.Bystander):
                     if old is not None:  # only once the new one is there
                         self._strike_out(old)
             except OSError as problem:
+                self._places.pop(kept.uid, None)  # what stands there is not what is to be written
                 log.warning(
                     "the reply of attempt %s (%s bytes) cannot be kept in %s (%s): it is in the memory of process %s "
                     "alone, do not kill it; free space",
